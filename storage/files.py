@@ -1,0 +1,39 @@
+"""Small file operations that survive a power cut: hash, fsync, replace."""
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes, read in constant memory."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def fsync(path: Path) -> None:
+    """Flush a file's or folder's data to the device."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fsync_tree(folder: Path) -> None:
+    """Flush everything below a folder, and the folder itself last."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        fsync(path)
+    fsync(folder)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a small file so that a reader, at any instant, sees the old text or the new one whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    aside.replace(path)
+    fsync(path.parent)

@@ -1,0 +1,132 @@
+"""MLflow's registries: adapters as versions of models policy, critic and target; prompts; the champion."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from schemas.rows import Evaluation
+from storage.store import Committed
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+CHAMPION = "champion"
+VERSION, RUN, SUCCESS = "nlac.version", "nlac.run", "nlac.success_rate"
+DIGEST = "nlac.digest"
+IS_PROMPT = "mlflow.prompt.is_prompt"
+
+
+def register_adapters(client: "MlflowClient", experiment_id: str, run_id: str, committed: Committed) -> None:
+    """A logged model and a model version an adapter, whose source is the committed folder: no copies."""
+    from mlflow.entities import LoggedModelOutput
+
+    m = committed.manifest
+    for kind, entry in m.adapters.items():
+        known = _versions(client, kind)
+        if any(v.tags.get(VERSION) == entry.version and v.run_id == run_id for v in known):
+            continue
+        tags = {VERSION: entry.version, RUN: m.run, "nlac.iteration": str(m.iteration), DIGEST: entry.digest}
+        folder = committed.path / entry.folder
+        model = client.create_logged_model(
+            experiment_id,
+            name=kind,
+            source_run_id=run_id,
+            tags={**tags, "nlac.folder": str(folder)},
+            model_type="peft",
+        )
+        client.finalize_logged_model(model.model_id, "READY")
+        client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+        _ensure_model(client, kind)
+        client.create_model_version(
+            kind, source=str(folder), run_id=run_id, tags=tags, model_id=model.model_id
+        )
+
+
+def crown(client: "MlflowClient", committed: Committed) -> None:
+    """Note an evaluation at the policy's model version, and point the aliases at the best ones.
+
+    `champion` is the best over all runs of the data root, `champion-<run>` that of one run (the one to take
+    where runs play different environments). The higher success rate wins,
+    the earlier version among equals.
+    """
+    m = committed.manifest
+    if Evaluation.TABLE not in m.tables:
+        return
+    evaluations = committed.scan(Evaluation.TABLE).filter(status="ok").drop_nulls("success_rate").collect()
+    for row in evaluations.iter_rows(named=True):
+        for version in _versions(client, "policy"):
+            if version.tags.get(VERSION) == row["policy_version"] and version.tags.get(RUN) == m.run:
+                client.set_model_version_tag("policy", version.version, SUCCESS, repr(row["success_rate"]))
+                client.set_model_version_tag(
+                    "policy", version.version, "nlac.environment", row["environment"]
+                )
+    evaluated = [v for v in _versions(client, "policy") if SUCCESS in v.tags]
+    run_alias = f"{CHAMPION}-{re.sub(r'[^A-Za-z0-9_-]', '_', m.run)}"
+    for alias, candidates in (
+        (CHAMPION, evaluated),
+        (run_alias, [v for v in evaluated if v.tags.get(RUN) == m.run]),
+    ):
+        best = max(candidates, key=lambda v: (float(v.tags[SUCCESS]), -int(v.version)), default=None)
+        if best is not None and alias not in best.aliases:
+            client.set_registered_model_alias("policy", alias, str(best.version))
+
+
+def mirror_prompts(
+    client: "MlflowClient", experiment_id: str, run_id: str, committed: Committed, texts: Mapping[str, str]
+) -> None:
+    """Mirror the templates a stage rendered, a new version only where the text is new; link them to its run.
+
+    Args:
+        client: the MLflow client.
+        experiment_id: where the prompt is shown.
+        run_id: the stage's run.
+        committed: names each template's digest; a text of another digest is not mirrored.
+        texts: template texts by name.
+    """
+    from mlflow.prompt.constants import PROMPT_EXPERIMENT_IDS_TAG_KEY
+    from mlflow.tracing.constant import TraceTagKey
+
+    linked = []
+    for template, digest in sorted(committed.manifest.determinants.prompts.items()):
+        text = texts.get(template)
+        if text is None or not hashlib.sha256(text.encode()).hexdigest().startswith(digest):
+            continue
+        name = "nlac-" + re.sub(r"[^A-Za-z0-9_.-]", "-", template)
+        prompt = client.get_prompt(name) or client.create_prompt(
+            name, description=f"template {template} of nlac"
+        )
+        shown = [e for e in prompt.tags.get(PROMPT_EXPERIMENT_IDS_TAG_KEY, "").split(",") if e]
+        if experiment_id not in shown:
+            client.set_prompt_tag(
+                name, PROMPT_EXPERIMENT_IDS_TAG_KEY, f",{','.join([*shown, experiment_id])},"
+            )
+        known = {v.tags.get(DIGEST): v.version for v in _prompt_versions(client, name)}
+        version = known.get(digest)
+        if version is None:
+            version = client.create_prompt_version(name, text, tags={DIGEST: digest}).version
+        linked.append({"name": name, "version": str(version)})
+    if linked:
+        # Not link_prompt_version_to_run: it writes to the process's tracking store, which may be another one.
+        client.set_tag(run_id, TraceTagKey.LINKED_PROMPTS, json.dumps(linked))
+
+
+def _versions(client: "MlflowClient", name: str) -> "list[ModelVersion]":
+    return list(client.search_model_versions(f"name='{name}'", max_results=10_000))
+
+
+def _prompt_versions(client: "MlflowClient", name: str) -> "list[ModelVersion]":
+    # Prompts are model versions that a search leaves out unless asked for by this tag.
+    wanted = f"name='{name}' and tags.`{IS_PROMPT}` = 'true'"
+    return list(client.search_model_versions(wanted, max_results=10_000))
+
+
+def _ensure_model(client: "MlflowClient", name: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.get_registered_model(name)
+    except MlflowException:
+        client.create_registered_model(name, description=f"{name} adapters (LoRA, peft) trained by nlac")

@@ -1,0 +1,51 @@
+"""The command that shows the data root's MLflow store in a browser."""
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+USUAL_PORT = 4218
+
+
+def choose_port(preferred: int = USUAL_PORT) -> int:
+    """The preferred port of 127.0.0.1 if nobody has it (links in Prefect point there), else any free one."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise OSError("no free port on 127.0.0.1 for the MLflow UI")
+
+
+def server_command(data_root: Path, port: int) -> tuple[list[str], dict[str, str]]:
+    """The MLflow server over a data root's store: its command line and environment.
+
+    Args:
+        data_root: the data root.
+        port: a free port of 127.0.0.1.
+    """
+    home = data_root.resolve() / ".mlflow"
+    command = [
+        sys.executable, "-m", "mlflow", "server",
+        "--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}",
+        "--default-artifact-root", (home / "artifacts").as_uri(),
+        "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+    ]  # fmt: skip
+    return command, {**_without_mlflow(os.environ), **_SWITCHES}
+
+
+_SWITCHES = {
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # else it starts ten processes
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+}
+
+
+def _without_mlflow(environment: Mapping[str, str]) -> dict[str, str]:
+    # A user's own MLFLOW_* settings are about their own server.
+    return {k: v for k, v in environment.items() if not k.startswith(("MLFLOW_", "_MLFLOW_"))}

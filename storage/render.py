@@ -1,0 +1,72 @@
+"""Query results for people and programs: a drawn table, or CSV, JSON and Parquet as a stream."""
+
+import csv
+import io
+import json
+import re
+from contextlib import redirect_stdout
+from typing import BinaryIO, Literal
+
+import duckdb
+import pyarrow.parquet as pq
+
+Format = Literal["table", "csv", "json", "parquet"]
+
+SHOWN_ROWS = 200
+BATCH_ROWS = 8192
+_NOT_JSON = re.compile(r"NaN|Infinity")
+
+
+def render(relation: duckdb.DuckDBPyRelation, how: Format, stream: BinaryIO, width: int = 10_000) -> None:
+    """Write a query's result.
+
+    Args:
+        relation: the query; it runs now.
+        how: table: as DuckDB draws it, the first and last 100 rows; csv: header and rows, nested values as
+            DuckDB writes them, NULL empty; json: an array, one object a line, NaN as null; parquet: zstd.
+        stream: takes the bytes.
+        width: characters a line of a drawn table may have.
+
+    Raises:
+        duckdb.Error: the query fails while it runs.
+    """
+    if how == "parquet":
+        reader = relation.to_arrow_reader(BATCH_ROWS)
+        with pq.ParquetWriter(stream, reader.schema, compression="zstd") as parquet:
+            for batch in reader:
+                parquet.write_batch(batch)
+        return
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    try:
+        if how == "table":
+            with redirect_stdout(text):
+                relation.show(max_width=width, max_rows=SHOWN_ROWS, max_col_width=width)
+        elif how == "csv":
+            _csv(relation, text)
+        else:
+            _json(relation, text)
+    finally:
+        text.detach()
+
+
+def _csv(relation: duckdb.DuckDBPyRelation, text: io.TextIOWrapper) -> None:
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(relation.columns)
+    for batch in relation.project("columns(*)::varchar").to_arrow_reader(BATCH_ROWS):
+        writer.writerows(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+def _json(relation: duckdb.DuckDBPyRelation, text: io.TextIOWrapper) -> None:
+    separator = "[\n"
+    # An alias that no column has: `to_json(alias)` must mean the row, not a column of that name.
+    alias = "result_row_" + "_" * max(map(len, relation.columns), default=0)
+    for batch in relation.set_alias(alias).project(f"to_json({alias})::varchar").to_arrow_reader(BATCH_ROWS):
+        for row in batch.column(0).to_pylist():
+            text.write(separator + (_without_nan(row) if _NOT_JSON.search(row) else row))
+            separator = ",\n"
+    text.write("[]\n" if separator == "[\n" else "\n]\n")
+
+
+def _without_nan(row: str) -> str:
+    # DuckDB writes NaN and Infinity, which no JSON reader has to accept; they become null.
+    return json.dumps(json.loads(row, parse_constant=lambda _: None), ensure_ascii=False)

@@ -1,0 +1,287 @@
+"""The artifact store: staging, atomic commit, what is current, the lock of a run.
+
+SIGKILL at any instant leaves either nothing visible of a stage or all of it: a folder is written under
+`.staging`, fsynced, renamed into place, and only then named in `current.json`. A folder that was renamed
+but not yet named is found by its fingerprint and adopted by the next run.
+"""
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from schemas.manifest import Current, CurrentEntry, Manifest, folder_name
+from schemas.rows import TABLES
+from storage.files import fsync, fsync_tree, replace_text, sha256_file
+from storage.tables import TableError, scan_table
+
+
+class StoreError(Exception):
+    """The store can't do what was asked; the message names the file and the remedy."""
+
+
+class RunLocked(StoreError):
+    """Another iteration or stage of this run is writing."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A committed stage folder."""
+
+    path: Path
+    manifest: Manifest
+
+    def scan(self, table: str) -> pl.LazyFrame:
+        """One of its tables, lazily; see `storage.tables.scan_table`."""
+        return scan_table(self.path / self.manifest.tables[table].file, TABLES[table])
+
+    def check(self, *, content: bool) -> None:
+        """Compare the folder with its manifest: sizes, and with `content` every file's sha256.
+
+        Raises:
+            StoreError: a file is missing, truncated or changed; it is named.
+        """
+        m = self.manifest
+        remedy = f"restore it, or recompute {m.stage} of iteration {m.iteration} with force=true"
+        for entry in self.manifest.files:
+            path = self.path / entry.path
+            if not path.is_file():
+                raise StoreError(f"{path}: named in the manifest and missing; {remedy}")
+            if path.stat().st_size != entry.bytes:
+                raise StoreError(
+                    f"{path}: {path.stat().st_size} bytes, the manifest says {entry.bytes}; {remedy}"
+                )
+            if content and sha256_file(path) != entry.sha256:
+                raise StoreError(f"{path}: its sha256 is not the manifest's; {remedy}")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a committed folder.
+
+    Raises:
+        StoreError: missing, truncated or of another program version; the file is named.
+    """
+    path = folder / "manifest.json"
+    try:
+        return Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StoreError(f"{path}: missing; the folder is not a committed stage and is not used") from None
+    except (ValidationError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise StoreError(f"{path}: broken manifest ({reason}); recompute the stage with force=true") from None
+
+
+class Store:
+    """All committed data below one data root.
+
+    Args:
+        root: the data root; created when first written to.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+
+    # --- where things are
+    # -------------------------------------------------------------------------------------
+
+    def run_dir(self, run: str) -> Path:
+        return self.root / run
+
+    def stage_dir(self, run: str, stage: str, iteration: int) -> Path:
+        return self.root / run / stage / f"iteration={iteration:05d}"
+
+    def iteration_dir(self, run: str, iteration: int) -> Path:
+        return self.root / run / "iterations" / f"{iteration:05d}"
+
+    def requests_db(self, run: str, stage: str, iteration: int, fingerprint: str) -> Path:
+        """Finished requests of an unfinished stage (see `tasks.engines.cache`)."""
+        return self.run_dir(run) / ".requests" / f"{stage}-{iteration:05d}-{fingerprint}.sqlite"
+
+    def runs(self) -> list[str]:
+        """Names of all runs, sorted."""
+        return sorted(p.parent.name for p in self.root.glob("[!.]*/iterations") if p.is_dir())
+
+    def iterations(self, run: str) -> list[int]:
+        """Numbers of a run's iterations, started or finished, ascending."""
+        return sorted(int(p.name) for p in (self.run_dir(run) / "iterations").glob("[0-9]*") if p.is_dir())
+
+    # --- what is current
+    # --------------------------------------------------------------------------------------
+
+    def current(self, run: str, iteration: int) -> Current:
+        """The iteration's `current.json`; empty where the iteration has not started.
+
+        Raises:
+            StoreError: the file is broken.
+        """
+        path = self.iteration_dir(run, iteration) / "current.json"
+        try:
+            return Current.model_validate_json(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return Current()
+        except (ValidationError, UnicodeDecodeError) as error:
+            reason = str(error).splitlines()[0]
+            raise StoreError(f"{path}: broken ({reason}); delete it and run the iteration again") from None
+
+    def set_current(self, run: str, iteration: int, current: Current) -> None:
+        replace_text(
+            self.iteration_dir(run, iteration) / "current.json", current.model_dump_json(indent=2) + "\n"
+        )
+
+    def committed(self, run: str, stage: str, iteration: int) -> Committed | None:
+        """What is current for a stage, or None.
+
+        Raises:
+            StoreError: `current.json` names a folder whose manifest is missing or broken.
+        """
+        entry = self.current(run, iteration).stages.get(stage)
+        if entry is None:
+            return None
+        folder = self.stage_dir(run, stage, iteration) / entry.folder
+        return Committed(folder, read_manifest(folder))
+
+    def find(self, run: str, stage: str, iteration: int, fingerprint: str) -> Committed | None:
+        """The newest committed attempt with this fingerprint, current or not."""
+        folders = [p for p in self.stage_dir(run, stage, iteration).glob(f"{fingerprint}*") if p.is_dir()]
+        whole = [Committed(p, read_manifest(p)) for p in folders if (p / "manifest.json").exists()]
+        return max(whole, key=lambda c: c.manifest.attempt, default=None)
+
+    def next_attempt(self, run: str, stage: str, iteration: int, fingerprint: str) -> int:
+        """The first attempt number whose folder is not there yet, whole or broken."""
+        attempt = 1
+        while (self.stage_dir(run, stage, iteration) / folder_name(fingerprint, attempt)).exists():
+            attempt += 1
+        return attempt
+
+    def adopt(self, committed: Committed) -> None:
+        """Name a committed folder in `current.json` (and clear its stale mark)."""
+        m = committed.manifest
+        current = self.current(m.run, m.iteration)
+        entry = CurrentEntry(fingerprint=m.fingerprint, folder=m.folder)
+        if current.stages.get(m.stage) != entry:
+            stages = {**current.stages, m.stage: entry}
+            self.set_current(m.run, m.iteration, current.model_copy(update={"stages": stages}))
+
+    def all_current(self, table: str | None = None) -> Iterator[Committed]:
+        """Every current committed folder (that holds `table`), by run, iteration and stage."""
+        for run in self.runs():
+            for iteration in self.iterations(run):
+                for stage in self.current(run, iteration).stages:
+                    committed = self.committed(run, stage, iteration)
+                    if committed and (table is None or table in committed.manifest.tables):
+                        yield committed
+
+    # --- writing
+    # ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def staging(self, run: str) -> Iterator[Path]:
+        """A private folder to write a stage in; gone afterwards unless it was committed."""
+        folder = self.run_dir(run) / ".staging" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def commit(self, folder: Path, manifest: Manifest) -> Committed:
+        """Make a staged folder visible, whole, and current.
+
+        Raises:
+            StoreError: a committed folder of that name exists; none is ever overwritten.
+        """
+        (folder / "manifest.json").write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        committed = Committed(folder, manifest)
+        committed.check(content=False)
+        fsync_tree(folder)
+        home = self.stage_dir(manifest.run, manifest.stage, manifest.iteration)
+        home.mkdir(parents=True, exist_ok=True)
+        final = home / manifest.folder
+        if final.exists():
+            raise StoreError(f"{final}: committed already; a committed folder is never overwritten")
+        folder.rename(final)
+        fsync(home)
+        committed = Committed(final, manifest)
+        self.adopt(committed)
+        return committed
+
+    def sweep(self, run: str) -> None:
+        """Remove staging folders of processes that are gone. Call with the run's lock held."""
+        for folder in (self.run_dir(run) / ".staging").glob("*-*"):
+            pid = int(folder.name.split("-")[0])
+            if pid != os.getpid() and not Path(f"/proc/{pid}").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+    # --- the lock
+    # ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def lock(self, run: str, holder: str, within: str | None = None) -> Iterator[None]:
+        """Hold a run for writing.
+
+        Args:
+            run: the run.
+            holder: who holds it, a line for people; it begins with an id that children pass as `within`.
+            within: id of a holder on whose behalf this process works; its lock covers us.
+
+        Raises:
+            RunLocked: someone else holds it; the message names the holder.
+        """
+        folder = self.run_dir(run)
+        folder.mkdir(parents=True, exist_ok=True)
+        note = folder / ".lock.json"
+        lock = FileLock(folder / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            held_by = self.lock_holder(run)
+            if within is not None and held_by.split(" ")[0] == within:
+                yield
+                return
+            raise RunLocked(
+                f"run '{run}' is being written by {held_by}; wait for it, cancel it, or use another run name"
+            ) from None
+        try:
+            replace_text(note, json.dumps({"holder": holder, "pid": os.getpid()}))
+            self.sweep(run)
+            yield
+        finally:
+            note.unlink(missing_ok=True)
+            lock.release()
+
+    def lock_holder(self, run: str) -> str:
+        """Who holds the run's lock, as it named itself."""
+        try:
+            return str(json.loads((self.run_dir(run) / ".lock.json").read_text())["holder"])
+        except (FileNotFoundError, json.JSONDecodeError, KeyError):
+            return "an unnamed process"
+
+
+def verify(store: Store) -> list[str]:
+    """Check every current folder's files by sha256; one line a fault, naming the file."""
+    faults = []
+    for run in store.runs():
+        for iteration in store.iterations(run):
+            try:
+                stages = store.current(run, iteration).stages
+            except StoreError as error:
+                faults.append(str(error))
+                continue
+            for stage in stages:
+                try:
+                    committed = store.committed(run, stage, iteration)
+                    if committed is not None:
+                        committed.check(content=True)
+                        for table in committed.manifest.tables:
+                            committed.scan(table)
+                except (StoreError, TableError) as error:
+                    faults.append(str(error))
+    return faults

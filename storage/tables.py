@@ -1,0 +1,89 @@
+"""One table as a Parquet file: writing with a schema stamp, a digest of content, reading old versions."""
+
+import hashlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from schemas.frames import frame_schema
+from schemas.rows import Row
+
+ROW_GROUP = 8192
+STAMP = "nlac.schema"
+
+
+class TableError(Exception):
+    """A table file is missing, truncated, of another table, or not what its manifest says."""
+
+
+def schema_stamp(model: type[Row]) -> str:
+    """`name@version`, as it stands in the Parquet footer."""
+    return f"{model.TABLE}@{model.VERSION}"
+
+
+def write_table(path: Path, model: type[Row], frame: pl.DataFrame) -> None:
+    """Write a frame that has exactly the model's columns: zstd, row groups of 8,192, the stamp in the footer.
+
+    Raises:
+        TableError: the frame's columns or types are not the row model's.
+    """
+    if frame.schema != frame_schema(model):
+        raise TableError(f"{path.name}: columns {frame.schema} are not those of {schema_stamp(model)}")
+    frame.write_parquet(
+        path,
+        compression="zstd",
+        row_group_size=ROW_GROUP,
+        metadata={STAMP: schema_stamp(model)},
+        statistics=True,
+    )
+
+
+def table_digest(frame: pl.DataFrame) -> str:
+    """sha256 of the rows' content in order; the same whatever the chunking, compression or file layout."""
+    digest = hashlib.sha256(repr(list(frame.schema.items())).encode())
+    for piece in _slices(frame):
+        buffer = io.BytesIO()
+        piece.write_ipc_stream(buffer, compression="uncompressed", compat_level=pl.CompatLevel.oldest())
+        digest.update(buffer.getbuffer())
+    return digest.hexdigest()
+
+
+def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    # A fresh, offset-free copy of every slice: Arrow buffers of a view would depend on where it was cut from.
+    for start in range(0, frame.height, ROW_GROUP):
+        yield frame.slice(start, ROW_GROUP).rechunk().clone().select(pl.all().gather(pl.int_range(pl.len())))
+
+
+def read_stamp(path: Path) -> str:
+    """The `name@version` in a file's footer.
+
+    Raises:
+        TableError: not a whole Parquet file, or not one of ours.
+    """
+    try:
+        metadata = pq.read_metadata(path).metadata or {}
+    except (OSError, ValueError) as error:
+        raise TableError(
+            f"{path}: not a readable Parquet file ({error}); recompute the stage with force=true"
+        ) from error
+    stamp = metadata.get(STAMP.encode())
+    if stamp is None:
+        raise TableError(f"{path}: no {STAMP} in its footer, so it was not written by nlac")
+    return str(stamp, "utf-8")
+
+
+def scan_table(path: Path, model: type[Row]) -> pl.LazyFrame:
+    """A lazy frame with the model's current columns; columns an older file lacks are NULL.
+
+    Raises:
+        TableError: the file is unreadable, holds another table, or is of a newer version than this program.
+    """
+    name, _, version = read_stamp(path).partition("@")
+    if name != model.TABLE or int(version) > model.VERSION:
+        raise TableError(
+            f"{path}: holds {name}@{version}, this program reads {schema_stamp(model)} and older"
+        )
+    return pl.scan_parquet(path, schema=frame_schema(model), missing_columns="insert")

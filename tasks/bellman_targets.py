@@ -1,0 +1,166 @@
+"""Stage bellman-targets: draw transitions from replay and write, for each, the backup d ~
+B(.|s,a,r,s',a',d').
+
+Not done: a' ~ pi(.|s') by the current policy, d' ~ M_target(.|s',a'), then B, both with the target
+parameters. Done: B writes the description from r and s' alone. A truncated step is not done: it bootstraps
+from s'.
+"""
+
+from schemas.rows import BellmanTarget, ReplaySample
+from storage.replay import Draw, draw_replay
+from tasks.context import StageContext
+from tasks.formats import read_future
+from tasks.replayed import Replayed, load_replayed
+from tasks.roles import Backup, backup_messages, predict_future, sample_action
+from tasks.seeding import derive_seed
+from tasks.stage import Inputs, Output, Resolver, Stage, StageFailed
+
+
+async def bellman_targets(ctx: StageContext, inputs: Inputs) -> Output:
+    """Draw `replay.transitions` transitions and back each up once."""
+    samples = draw_samples(ctx, inputs)
+    transitions = load_replayed(inputs, (s.transition_id for s in samples))
+
+    async def back_up(sample: ReplaySample) -> BellmanTarget:
+        return await bellman_target(ctx, sample, transitions[sample.transition_id])
+
+    targets = await ctx.map(samples, back_up, "targets")
+    usable = [t for t in targets if t.status == "ok"]
+    return Output(
+        tables={"replay_samples": list(samples), "bellman_targets": list(targets)},
+        rows_in=len(samples),
+        metrics={
+            "terminal_share": sum(t.terminal for t in targets) / len(targets),
+            "malformed_share": sum(t.malformed for t in usable) / max(len(usable), 1),
+        },
+    )
+
+
+def draw_samples(ctx: StageContext, inputs: Inputs) -> list[ReplaySample]:
+    """The iteration's replay draw, as rows.
+
+    Raises:
+        StageFailed: there is nothing to draw from.
+    """
+    section = ctx.config.replay
+    try:
+        draw: Draw = draw_replay(
+            inputs.scan("transitions"),
+            inputs.scan("priorities") if inputs.tables.get("priorities") else None,
+            count=section.transitions,
+            alpha=section.alpha,
+            beta=section.beta,
+            epsilon=section.epsilon,
+            seed=derive_seed(ctx.config.seed, "replay", ctx.iteration),
+        )
+    except ValueError as error:
+        raise StageFailed(f'{error}; look at: nlac sql "select status, error from episodes"') from error
+    return [
+        ReplaySample(
+            run=ctx.config.run,
+            iteration=ctx.iteration,
+            sample_id=f"{ctx.config.run}/{ctx.iteration:05d}/{number:06d}",
+            transition_id=draw.ids[number],
+            draw=number,
+            priority=draw.priority[number],
+            scored=draw.scored[number],
+            priority_kind=draw.kind if draw.scored[number] else None,
+            probability=draw.probability[number],
+            weight=draw.weight[number],
+        )
+        for number in range(section.transitions)
+    ]
+
+
+async def bellman_target(ctx: StageContext, sample: ReplaySample, transition: Replayed) -> BellmanTarget:
+    """One language Bellman backup; a failed request or an empty text is a row with a status."""
+    item = sample.sample_id
+    row = BellmanTarget(
+        run=ctx.config.run,
+        iteration=ctx.iteration,
+        target_id=item,
+        sample_id=item,
+        transition_id=sample.transition_id,
+        terminal=transition.done,
+        thought="",
+        description="",
+        malformed=False,
+    )
+    if not transition.done:
+        after = transition.next_state
+        acted, action = await sample_action(ctx, after, use="policy", item=f"{item}/a")
+        row = row.model_copy(
+            update={
+                "next_thought": action.thought,
+                "next_action": action.action,
+                "next_action_text": acted.text,
+                "next_action_generation": acted.generation,
+            }
+        )
+        if acted.error or not acted.text:
+            return _failed(row, "next_action_failed", acted.error)
+        foreseen, future = await predict_future(ctx, after, acted.text, use="target", item=f"{item}/d")
+        row = row.model_copy(
+            update={
+                "next_future": future.description,
+                "next_future_malformed": future.malformed,
+                "next_future_generation": foreseen.generation,
+            }
+        )
+        if foreseen.error or not future.description:
+            return _failed(row, "next_future_failed", foreseen.error)
+    backup = backup_of(row, transition)
+    answer = await ctx.ask(
+        "bootstrap", "bootstrap", backup_messages(ctx, backup), use="target", item=f"{item}/b"
+    )
+    described = read_future(answer.text)
+    row = row.model_copy(
+        update={
+            "thought": described.thought,
+            "description": described.description,
+            "malformed": described.malformed,
+            "generation": answer.generation,
+        }
+    )
+    if answer.error or not described.description:
+        return _failed(row, "backup_failed", answer.error)
+    return row
+
+
+def backup_of(target: BellmanTarget, transition: Replayed) -> Backup:
+    """What the backup of a target read; the correction stage needs the same."""
+    return Backup(
+        state=transition.state,
+        action_text=transition.text,
+        next_observation=transition.next_observation,
+        reward=transition.reward,
+        next_action_text=None if transition.done else target.next_action_text,
+        next_future=None if transition.done else target.next_future,
+    )
+
+
+def _failed(row: BellmanTarget, status: str, error: str | None) -> BellmanTarget:
+    return row.model_copy(update={"status": status, "error": error or "the model wrote nothing"})
+
+
+def _inputs(resolve: Resolver) -> Inputs:
+    return Inputs(
+        tables={
+            "transitions": resolve.upto("rollout", resolve.iteration),
+            "priorities": resolve.upto("critic-sft", resolve.iteration - 1),
+        },
+        adapters={"policy": resolve.policy(), "target": resolve.target()},
+    )
+
+
+STAGE = Stage(
+    name="bellman-targets",
+    version=1,
+    pool="inference",
+    tables=(ReplaySample, BellmanTarget),
+    config=("environment", "replay"),
+    roles=("policy", "predict", "bootstrap"),
+    templates=("policy", "predict", "bootstrap"),
+    inputs=_inputs,
+    run=bellman_targets,
+)

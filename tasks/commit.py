@@ -1,0 +1,107 @@
+"""From a stage's output to a committed folder: tables written and checked, digests taken, the manifest
+made."""
+
+import platform
+from collections import Counter
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+
+from schemas.frames import to_frame
+from schemas.manifest import AdapterEntry, Determinants, FileEntry, Lineage, Manifest, TableEntry, folder_name
+from storage.files import sha256_file
+from storage.store import Committed, Store
+from storage.tables import schema_stamp, table_digest, write_table
+from tasks.stage import Output, Stage
+from tasks.training.adapters import adapter_digest
+
+PACKAGES = (
+    "nlac",
+    "torch",
+    "transformers",
+    "peft",
+    "polars",
+    "duckdb",
+    "pydantic",
+    "prefect",
+    "mlflow",
+    "textarena",
+)
+
+
+def commit_output(
+    store: Store,
+    stage: Stage,
+    output: Output,
+    *,
+    determinants: Determinants,
+    fingerprint: str,
+    attempt: int,
+    workdir: Path,
+    tokens: int,
+    started: datetime,
+    seconds: float,
+    lineage: Lineage,
+) -> Committed:
+    """Write a stage's tables beside whatever it left in `workdir`, and commit the folder.
+
+    Raises:
+        ValueError: the output's tables are not those the stage declares.
+    """
+    if set(output.tables) != {model.TABLE for model in stage.tables}:
+        raise ValueError(f"{stage.name} gave tables {sorted(output.tables)}, it declares others")
+    tables = {}
+    for model in stage.tables:
+        rows = output.tables[model.TABLE]
+        frame = to_frame(model, rows)
+        file = f"{model.TABLE}.parquet"
+        write_table(workdir / file, model, frame)
+        statuses = Counter(row.status for row in rows)
+        tables[model.TABLE] = TableEntry(
+            file=file,
+            schema_version=schema_stamp(model),
+            rows=len(rows),
+            rejected=len(rows) - statuses["ok"],
+            statuses=dict(sorted(statuses.items())),
+            digest=table_digest(frame),
+        )
+    name = folder_name(fingerprint, attempt)
+    files = [p for p in sorted(workdir.rglob("*")) if p.is_file() and p.name != "stage.log"]
+    manifest = Manifest(
+        fingerprint=fingerprint,
+        attempt=attempt,
+        determinants=determinants,
+        tables=tables,
+        adapters={
+            kind: AdapterEntry(
+                folder=folder,
+                version=f"{kind}@{determinants.iteration:05d}:{name}",
+                digest=adapter_digest(workdir / folder),
+            )
+            for kind, folder in output.adapters.items()
+        },
+        files=[
+            FileEntry(path=str(p.relative_to(workdir)), bytes=p.stat().st_size, sha256=sha256_file(p))
+            for p in files
+        ],
+        rows_in=output.rows_in,
+        metrics=output.metrics,
+        tokens=tokens,
+        started_at=started.isoformat(timespec="seconds"),
+        seconds=round(seconds, 3),
+        packages=_versions(),
+        machine=f"{platform.machine()} {platform.system()} python {platform.python_version()}",
+        prefect_flow_run_id=lineage.prefect_flow_run_id,
+        mlflow_run_id=lineage.mlflow_run_id,
+    )
+    return store.commit(workdir, manifest)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

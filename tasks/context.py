@@ -1,0 +1,253 @@
+"""What a stage function is given: configuration, inputs, and one way to ask a role for text."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prompts import render, template_digest
+from schemas.config import Config, Role, RoleSection
+from schemas.rows import Generation
+from storage.history import State
+from tasks.engines import build_engine
+from tasks.engines.base import Completion, Engine, EngineError, Message, Request, Sampling, ScoreRequest
+from tasks.engines.cache import RequestCache
+from tasks.engines.chat import split_reasoning
+from tasks.environments import make_environment
+from tasks.environments.base import Environment
+from tasks.progress import Progress
+from tasks.seeding import derive_seed
+from tasks.stage import Inputs
+
+T = TypeVar("T")
+R = TypeVar("R")
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a role answered. `error` is set, and `text` empty, where the engine refused or failed this
+    request."""
+
+    text: str
+    reasoning: str | None
+    generation: Generation | None
+    completion: Completion | None
+    error: str | None = None
+
+    @property
+    def status(self) -> str:
+        return "ok" if self.error is None else "engine_error"
+
+
+@dataclass
+class StageContext:
+    """One stage's surroundings; built by `tasks.pipeline`, or by a test.
+
+    Attributes:
+        config: the resolved configuration.
+        stage: the stage's name; the first part of every seed.
+        iteration: its iteration.
+        inputs: committed tables and adapters.
+        workdir: the staging folder; adapters go below it.
+        cache_dir: for engines' own caches.
+        fingerprint: of this stage; names the adapter versions it makes.
+    """
+
+    config: Config
+    stage: str
+    iteration: int
+    inputs: Inputs
+    workdir: Path
+    cache_dir: Path
+    fingerprint: str = "0" * 12
+    progress: Progress = field(default_factory=lambda: Progress("stage"))
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger("nlac"))
+    cache: RequestCache | None = None
+    tokens: int = 0
+    _engines: dict[str, Engine] = field(default_factory=dict)
+    _environment: Environment | None = None
+
+    # --- environments and prompts
+    # -----------------------------------------------------------------------------
+
+    def new_environment(self) -> Environment:
+        """A fresh environment, for one episode."""
+        return make_environment(self.config.environment)
+
+    @property
+    def environment(self) -> Environment:
+        """The stage's own instance, for formats, instructions and templates."""
+        if self._environment is None:
+            self._environment = self.new_environment()
+        return self._environment
+
+    @property
+    def templates(self) -> dict[str, Path]:
+        """Templates that replace shipped ones: the environment's, and above them the configuration's."""
+        return {**self.environment.templates, **role_templates(self.config)}
+
+    def messages(self, template: str, **variables: Any) -> tuple[Message, ...]:
+        """A role's prompt: the template's system and user blocks."""
+        known = {
+            "instructions": self.environment.instructions,
+            "action_description": self.environment.action_format.description,
+            **variables,
+        }
+        blocks = ("system", "user")
+        return tuple(Message(role=b, content=render(template, b, known, self.templates)) for b in blocks)
+
+    def policy_messages(self, state: State) -> tuple[Message, ...]:
+        """The plain policy prompt: instructions, then the episode as a chat, hidden reasoning left out."""
+        env = self.environment
+        known = {"instructions": env.instructions, "action_description": env.action_format.description}
+
+        def message(role: str, **variables: str) -> Message:
+            return Message(role=role, content=render("policy", role, {**known, **variables}, self.templates))
+
+        chat = [message("system")]
+        for turn in state.turns:
+            chat += [message("user", observation=turn.observation), message("assistant", text=turn.text)]
+        return (*chat, message("user", observation=state.observation))
+
+    # --- asking
+    # -----------------------------------------------------------------------------------------------
+
+    def engine(self, name: str) -> Engine:
+        """An engine by its name in the configuration, started at first use."""
+        if name not in self._engines:
+            self._engines[name] = build_engine(self.config.engines[name], self.config.model, self.cache_dir)
+        return self._engines[name]
+
+    def model_version(self, role: Role, use: str) -> str:
+        """What plays a role: the adapter version behind `use`, or the fixed model its engine names."""
+        engine = self.config.engines[self.role(role).engine]
+        if engine.backend == "scripted":
+            return f"rules:{engine.rules}"
+        if engine.model is not None:
+            return engine.model
+        adapter = self.inputs.adapters[use]
+        return adapter.version if adapter else BASE
+
+    def role(self, role: Role) -> RoleSection:
+        """A role's section of the configuration."""
+        section: RoleSection = getattr(self.config.roles, role)
+        return section
+
+    async def ask(
+        self,
+        role: Role,
+        template: str,
+        messages: tuple[Message, ...],
+        *,
+        use: str,
+        item: str,
+        sample: int = 0,
+        regex: str | None = None,
+    ) -> Answer:
+        """One completion of a role.
+
+        Args:
+            role: whose engine and sampling parameters.
+            template: the template the messages were rendered from; its digest goes into the row.
+            messages: the chat.
+            use: key of `inputs.adapters`: which version of the model in training plays, if the role's
+            engine has no
+                model of its own.
+            item: what this text is for; with the stage, iteration, template and sample it keys the random
+            stream. sample: number of the sample where several are drawn for one item.
+            regex: the format to hold to, used where the role is configured `structured`.
+
+        Returns:
+            An answer; a failed request is an answer with an error, other exceptions propagate.
+        """
+        section = self.role(role)
+        engine = self.config.engines[section.engine]
+        trained = engine.model is None
+        seed = derive_seed(self.config.seed, self.stage, self.iteration, template, item, sample)
+        sampling = Sampling(section.temperature, section.top_p, section.max_tokens, seed)
+        request = Request(
+            messages,
+            sampling,
+            self.inputs.adapters.get(use) if trained else None,
+            regex if section.structured else None,
+        )
+        key = RequestCache.key(item, sample, request)
+        completion = self.cache.completion(key) if self.cache else None
+        error = None
+        if completion is None:
+            try:
+                completion = await self.engine(section.engine).generate(request)
+            except EngineError as failure:
+                error = str(failure)
+            else:
+                if self.cache:
+                    self.cache.put(key, completion)
+        self.tokens += completion.completion_tokens if completion else 0
+        text, reasoning = "", None
+        if completion is not None:
+            reasoning, text = split_reasoning(completion.text)
+        generation = Generation(
+            engine=section.engine,
+            model_version=self.model_version(role, use),
+            prompt_digest=template_digest(template, self.templates),
+            temperature=section.temperature,
+            top_p=section.top_p,
+            max_tokens=section.max_tokens,
+            seed=seed,
+            prompt_tokens=completion.prompt_tokens if completion else 0,
+            completion_tokens=completion.completion_tokens if completion else 0,
+            finish_reason=completion.finish_reason if completion else "error",
+        )
+        return Answer(text.strip(), reasoning, generation, completion, error)
+
+    async def score(
+        self, role: Role, messages: tuple[Message, ...], segments: tuple[str, ...], *, use: str, item: str
+    ) -> tuple[tuple[float, ...], ...] | None:
+        """Log-probabilities of given text, per segment; None where the role's engine can't score."""
+        section = self.role(role)
+        engine = self.engine(section.engine)
+        if not engine.capabilities.scoring:
+            return None
+        trained = self.config.engines[section.engine].model is None
+        request = ScoreRequest(messages, segments, self.inputs.adapters.get(use) if trained else None)
+        key = RequestCache.key(item, 0, request)
+        scores = self.cache.scores(key) if self.cache else None
+        if scores is None:
+            scores = await engine.score(request)
+            if self.cache:
+                self.cache.put(key, scores)
+        return scores.segments
+
+    async def map(self, items: Iterable[T], work: Callable[[T], Awaitable[R]], unit: str) -> list[R]:
+        """Work on all items at once (engines bound their own concurrency), in order, counting progress."""
+        listed = list(items)
+        self.progress.begin(len(listed), unit)
+
+        async def one(item: T) -> R:
+            result = await work(item)
+            self.progress.advance()
+            return result
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(item)) for item in listed]
+        return [task.result() for task in tasks]
+
+    async def close(self) -> None:
+        """Close all engines."""
+        for engine in self._engines.values():
+            await engine.close()
+        self._engines.clear()
+
+
+def role_templates(config: Config) -> Mapping[str, Path]:
+    """Template overrides of the configuration's roles (a role's own template; `correct` means that of
+    targets)."""
+    named = {"correct": "correct_target"}
+    return {
+        named.get(role, role): Path(section.template)
+        for role, section in config.roles
+        if section.template is not None
+    }

@@ -1,0 +1,109 @@
+"""Stage critic-sft: fine-tune the successor on the corrected targets under the predict prompt, which shows
+only (s, a).
+
+Loss of a batch: mean over critic rows of w * NLL + mean over policy rows of NLL, NLL per token of the
+completion. Before the first update every target is scored: p_i = max(0, mean over description tokens of
+log p_B - log p_theta), the priorities of the next draws. After every step the target parameters follow (EMA).
+"""
+
+from schemas.rows import CorrectedTarget, Priority, TrainingRow, TrainingStep
+from tasks.context import StageContext
+from tasks.examples import critic_examples, refined_examples, replayed_examples
+from tasks.fine_tuning import Source, fine_tune
+from tasks.replayed import load_replayed
+from tasks.stage import Inputs, Output, Resolver, Stage
+
+
+async def critic_sft(ctx: StageContext, inputs: Inputs) -> Output:
+    """Fine-tune the critic; with shared parameters policy rows are mixed into every batch.
+
+    The policy rows are the refinements distilled an iteration ago; in iteration 0, valid replayed actions.
+    """
+    targets: list[CorrectedTarget] = inputs.rows("corrected_targets")
+    refinements = inputs.rows("refinements") if inputs.tables.get("refinements") else []
+    ids = [row.transition_id for row in (*targets, *refinements)]
+    transitions = load_replayed(inputs, ids)
+    main = Source(
+        "corrected_targets", critic_examples(ctx, targets, inputs.rows("replay_samples"), transitions)
+    )
+    if refinements:
+        other = Source("refinements", refined_examples(ctx, refinements, transitions))
+    else:
+        other = Source("transitions", replayed_examples(ctx, transitions.values()))
+    trained = await fine_tune(ctx, section="critic", main=main, other=other, moves_target=True)
+    priorities = measure_priorities(ctx, targets, trained.result.scores)
+    return Output(
+        tables={"training_rows": trained.rows, "training_steps": trained.steps, "priorities": priorities},
+        rows_in=len(targets),
+        adapters={"critic": "adapter", "target": "target"},
+        metrics={
+            **trained.metrics,
+            "mean_priority": sum(p.priority for p in priorities) / max(len(priorities), 1),
+        },
+    )
+
+
+def measure_priorities(
+    ctx: StageContext, targets: list[CorrectedTarget], scores: dict[str, tuple[float, ...]]
+) -> list[Priority]:
+    """p_i of every transition whose target was scored; several targets of one transition are averaged.
+
+    Args:
+        ctx: names the run and iteration.
+        targets: rows with log p_B of their description's tokens, or without where the backup's engine
+        can't score. scores: corrected_id -> log p_theta of the same tokens.
+    """
+    by_transition: dict[str, list[CorrectedTarget]] = {}
+    for target in targets:
+        if scores.get(target.corrected_id):
+            by_transition.setdefault(target.transition_id, []).append(target)
+    rows = []
+    for transition_id, group in by_transition.items():
+        critic = _mean([_mean(scores[t.corrected_id]) for t in group])
+        backed = [_mean(t.backup_logprobs) for t in group if t.backup_logprobs]
+        bound = len(backed) == len(group)
+        rows.append(
+            Priority(
+                run=ctx.config.run,
+                iteration=ctx.iteration,
+                transition_id=transition_id,
+                priority=max(0.0, _mean(backed) - critic) if bound else max(0.0, -critic),
+                priority_kind="kl_bound" if bound else "nll",
+                critic_logprob=critic,
+                backup_logprob=_mean(backed) if bound else None,
+                description_tokens=sum(len(scores[t.corrected_id]) for t in group),
+            )
+        )
+    return rows
+
+
+def _mean(values: tuple[float, ...] | list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _inputs(resolve: Resolver) -> Inputs:
+    before = resolve.iteration - 1
+    carried_from = ("policy-distillation" if resolve.shared else "critic-sft", before)
+    return Inputs(
+        tables={
+            "corrected_targets": [resolve.here("cot-correction")],
+            "replay_samples": [resolve.here("bellman-targets")],
+            "refinements": resolve.last("refinement", before) if resolve.config.mix("critic") else [],
+            "transitions": resolve.upto("rollout", resolve.iteration),
+        },
+        adapters={"start": resolve.critic_start(), "target": resolve.target()},
+        files=resolve.optimizer("critic", *carried_from),
+    )
+
+
+STAGE = Stage(
+    name="critic-sft",
+    version=1,
+    pool="training",
+    tables=(TrainingRow, TrainingStep, Priority),
+    config=("environment", "critic", "target", "parameters"),
+    roles=(),
+    templates=("policy", "predict"),
+    inputs=_inputs,
+    run=critic_sft,
+)

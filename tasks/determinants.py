@@ -1,0 +1,93 @@
+"""What determines a stage's output, and the fingerprint over it."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from prompts import template_digest
+from schemas.config import Config
+from schemas.manifest import Determinants
+from tasks.context import role_templates
+from tasks.engines.models import model_digest
+from tasks.environments import make_environment
+from tasks.stage import Inputs, Stage
+
+# Fields of an engine that say where and how fast it computes, not what.
+_NOT_DETERMINING = {"base_url", "api_key_env", "max_batch"}
+
+
+def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> Determinants:
+    """Collect the determinants of a stage's output."""
+    resolved = config.model_dump(mode="json")
+    values = {path: _at(resolved, path) for path in (*stage.config, *(f"roles.{r}" for r in stage.roles))}
+    values |= {f"model.{name}": resolved["model"][name] for name in ("dtype", "context_length", "lora")}
+    values["seed"] = config.seed
+    models = {"base": model_digest(config.model)}
+    for name in sorted({getattr(config.roles, role).engine for role in stage.roles}):
+        engine = resolved["engines"][name]
+        batch = _NOT_DETERMINING - ({"max_batch"} if engine["deterministic"] else set())
+        values[f"engines.{name}"] = {k: v for k, v in engine.items() if k not in batch}
+    for use, adapter in inputs.adapters.items():
+        models[use] = adapter.digest if adapter else "base"
+    digests = {
+        f"{c.manifest.stage}@{c.manifest.iteration:05d}.{table}": c.manifest.tables[table].digest
+        for table, parts in inputs.tables.items()
+        for c in parts
+    }
+    for use, made in inputs.files.items():
+        entry = next(f for f in made.manifest.files if f.path == f"{use}.pt")
+        digests[f"{made.manifest.stage}@{made.manifest.iteration:05d}/{entry.path}"] = entry.sha256
+    templates = {**make_environment(config.environment).templates, **role_templates(config)}
+    return Determinants(
+        stage=stage.name,
+        code_version=stage.version,
+        run=config.run,
+        iteration=iteration,
+        config=values,
+        prompts={name: template_digest(name, templates) for name in stage.templates},
+        models=models,
+        inputs=digests,
+    )
+
+
+def fingerprint_of(determinants: Determinants) -> str:
+    """The first 12 hex digits of the sha256 of the determinants' canonical JSON."""
+    canonical = json.dumps(determinants.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def differences(before: Determinants, now: Determinants) -> Iterator[str]:
+    """One line for each thing that changed: a configuration field, a prompt, a model, an input, the code."""
+    if before.code_version != now.code_version:
+        yield f"code: version {before.code_version} -> {now.code_version} of the stage"
+    old, new = dict(_flat(before.config)), dict(_flat(now.config))
+    for path in sorted(old.keys() | new.keys()):
+        if old.get(path) != new.get(path):
+            yield f"config: {path}: {old.get(path)!r} -> {new.get(path)!r}"
+    for what, then, here in (
+        ("prompt", before.prompts, now.prompts),
+        ("model", before.models, now.models),
+        ("input", before.inputs, now.inputs),
+    ):
+        for name in sorted(then.keys() | here.keys()):
+            if then.get(name) != here.get(name):
+                yield f"{what}: {name}: {_short(then.get(name))} -> {_short(here.get(name))}"
+
+
+def _short(digest: str | None) -> str:
+    return "none" if digest is None else digest[:12]
+
+
+def _at(content: dict[str, Any], path: str) -> Any:
+    for part in path.split("."):
+        content = content[part]
+    return content
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,56 @@
+"""Attention for decoding on CPU: grouped queries without copying the keys and values.
+
+Transformers' sdpa attention copies every key and value head once for each query head that shares it, at
+every token. With one query position the heads of a group can stand in the place of query positions
+instead: the same products, no copy, and a matrix product where there was a matrix-vector one.
+"""
+
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "nlac_grouped_sdpa"
+
+
+def grouped_sdpa(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Scaled dot-product attention with the signature of transformers' attention functions.
+
+    Args:
+        module: the attention layer; read for its number of query heads a group.
+        query: [rows, query heads, positions, head dim].
+        key: [rows, key heads, context, head dim].
+        value: as key.
+        attention_mask: [rows, 1, positions, context], boolean or additive; None with nothing to hide.
+        scaling: factor on the products; None is 1/sqrt(head dim).
+        kwargs: passed on where the library's own function serves.
+
+    Returns:
+        [rows, positions, query heads, head dim], and no attention weights.
+    """
+    rows, heads, positions, width = query.shape
+    groups = key.shape[1]
+    if positions != 1 or heads == groups or (attention_mask is not None and attention_mask.shape[1] != 1):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+    grouped = query.view(rows, groups, heads // groups, width)
+    mixed = torch.nn.functional.scaled_dot_product_attention(
+        grouped, key, value, attn_mask=attention_mask, scale=scaling
+    )
+    return mixed.reshape(rows, 1, heads, width), None
+
+
+def register() -> str:
+    """Make it known to transformers; returns the name for `attn_implementation`."""
+    AttentionInterface.register(NAME, grouped_sdpa)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    return NAME

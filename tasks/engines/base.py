@@ -1,0 +1,122 @@
+"""The one protocol through which any stage asks any language model for text.
+
+Chat requests in, completions out, asynchronous, the adapter chosen per request; plus scoring of given
+completions. A stage submits as many requests as it has; batching and concurrency are the engine's business.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypedDict
+
+
+class Message(TypedDict):
+    """One chat message, as chat templates and OpenAI-compatible servers take it."""
+
+    role: str
+    content: str
+
+
+class EngineError(Exception):
+    """One request failed; others are unharmed. The message is what the row's `error` column will hold."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter (or a full checkpoint) on disk. `version` names it in every row it writes."""
+
+    version: str
+    path: Path
+    digest: str
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling parameters of one request. `temperature` 0 is greedy; `seed` keys this request's own random
+    stream."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 128
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """One completion to write. `regex`, where given, must match the whole completion (structured output)."""
+
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    adapter: Adapter | None = None  # None: the base model as it is
+    regex: str | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What came back. `text` ends before the stop string or end-of-turn token.
+
+    token_ids and logprobs (nats, under the distribution actually sampled from at temperature 1 before any
+    grammar mask) have one entry a token and are empty where the engine does not give them.
+    """
+
+    text: str
+    finish_reason: str  # "stop" | "length"
+    prompt_tokens: int
+    completion_tokens: int
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """A given completion to score. Segments are tokenised one by one and concatenated, so that the tokens
+    of each are known; the end-of-turn token is not part of them."""
+
+    messages: tuple[Message, ...]
+    segments: tuple[str, ...]
+    adapter: Adapter | None = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Per segment, the log-probability (nats, temperature 1) of each of its tokens given all before it."""
+
+    segments: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an engine can do. Checking a configuration refuses a role that needs more."""
+
+    structured: bool = False  # Request.regex
+    scoring: bool = False  # score()
+    adapters: bool = False  # Request.adapter
+    token_ids: bool = False  # Completion.token_ids and .logprobs
+    seeded: bool = False  # the same request gives the same text, whatever runs beside it
+    notes: tuple[str, ...] = field(default=())
+
+
+class Engine(Protocol):
+    """An inference backend. Safe to call from many asyncio tasks at once."""
+
+    capabilities: Capabilities
+
+    async def generate(self, request: Request) -> Completion:
+        """Write one completion.
+
+        Raises:
+            EngineError: this request can't be served (too long for the context, refused by the server ...).
+        """
+        ...
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Log-probabilities of a given completion.
+
+        Raises:
+            EngineError: as for generate, or the engine does not declare `scoring`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free the model, threads and child processes. Idempotent."""
+        ...

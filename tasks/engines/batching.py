@@ -1,0 +1,149 @@
+"""One thread that computes what many asyncio tasks ask for, a batch at a time.
+
+Requests that arrive while a batch runs join the next one. A job's future is filled as soon as its own
+result is known, so no caller waits for the slowest of its batch. A batch that fails fails its own jobs and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.engines.base import EngineError
+
+logger = logging.getLogger(__name__)
+
+QUIET_S = 0.01  # a batch starts when no job has come for this long: asyncio tasks submit one by one
+LINGER_S = 0.2  # ... or when the thread has been waiting this long
+
+
+@dataclass(eq=False)
+class Job:
+    """One request on its way. Jobs share a batch only if their `group` is equal; `size` orders them so
+    that jobs of like length meet."""
+
+    payload: Any
+    group: Hashable
+    size: tuple[int, ...]
+    rows: int  # most jobs like this one that fit into a batch
+    future: Future[Any] = field(default_factory=Future)
+
+    def finish(self, result: Any) -> None:
+        """Hand the caller its result; nothing happens if it has gone or has one already."""
+        try:
+            self.future.set_result(result)
+        except InvalidStateError:
+            return
+
+    def fail(self, error: EngineError) -> None:
+        """Hand the caller an error, likewise."""
+        try:
+            self.future.set_exception(error)
+        except InvalidStateError:
+            return
+
+
+def choose(pending: Sequence[Job]) -> list[Job]:
+    """The next batch: the oldest job (so none starves) and those of its group that are nearest to it in
+    size."""
+    oldest = pending[0]
+
+    def distance(job: Job) -> tuple[int, ...]:
+        return tuple(abs(a - b) for a, b in zip(job.size, oldest.size, strict=True))
+
+    alike = sorted((job for job in pending if job.group == oldest.group), key=distance)
+    return alike[: min(job.rows for job in alike[: oldest.rows])]
+
+
+class BatchWorker:
+    """Runs `compute(jobs)` on a thread of its own.
+
+    Args:
+        compute: fills the futures of the jobs it is given; may raise.
+        name: of the thread.
+    """
+
+    def __init__(self, compute: Callable[[list[Job]], None], name: str) -> None:
+        self._compute = compute
+        self._pending: list[Job] = []
+        self._last_arrival = 0.0
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def closing(self) -> bool:
+        """Whether close was called; long computations look at it."""
+        return self._closing
+
+    async def submit(self, job: Job) -> Any:
+        """Queue a job and wait for its result. Cancelling the wait takes only this job back.
+
+        Raises:
+            EngineError: the job failed, its batch failed, or the engine was closed.
+        """
+        with self._changed:
+            if self._closing:
+                raise EngineError("the engine is closed")
+            self._pending.append(job)
+            self._last_arrival = time.monotonic()
+            self._changed.notify()
+        return await asyncio.wrap_future(job.future)
+
+    def close(self) -> None:
+        """End the thread after failing what is queued. Idempotent; blocks until the current step is over."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while batch := self._next_batch():
+            try:
+                self._compute(batch)
+            except Exception as error:
+                logger.exception("a batch of %d requests failed", len(batch))
+                reason = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
+                failure = (
+                    error if isinstance(error, EngineError) else EngineError(f"the batch failed: {reason}")
+                )
+                for job in batch:
+                    job.fail(failure)
+            for job in batch:
+                job.fail(EngineError("the engine gave no result for this request"))
+        for job in self._pending:
+            job.fail(EngineError("the engine was closed before this request ran"))
+
+    def _next_batch(self) -> list[Job]:
+        """Blocks until there is something to compute; empty when closing."""
+        free = time.monotonic()
+        with self._changed:
+            while not self._closing:
+                self._pending = [job for job in self._pending if not job.future.cancelled()]
+                if not self._pending:
+                    self._changed.wait()
+                    free = time.monotonic()
+                elif (wait := self._settling(free)) > 0:
+                    self._changed.wait(wait)
+                else:
+                    chosen = choose(self._pending)
+                    self._pending = [job for job in self._pending if job not in chosen]
+                    if batch := [job for job in chosen if job.future.set_running_or_notify_cancel()]:
+                        return batch
+            return []
+
+    def _settling(self, free: float) -> float:
+        """Seconds yet to wait for more jobs; callers of the last batch are about to submit their next
+        ones."""
+        if len(self._pending) >= self._pending[0].rows:
+            return 0.0
+        now = time.monotonic()
+        return min(max(self._last_arrival, free) + QUIET_S, free + LINGER_S) - now

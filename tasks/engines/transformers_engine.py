@@ -1,0 +1,216 @@
+"""The in-process backend: transformers' `generate` with dynamic batching, on CPU or one GPU.
+
+Two modes. The usual one keeps batches small and full: rows are sorted by length, and once half of a batch
+is done the rest goes on alone. A row's random stream is its own, but its logits carry the rounding of its
+batch's shape. The deterministic one computes in float32 with shapes that follow from the request alone (rows
+filled up to max_batch, lengths of prompt and context rounded up), so that a request's result is bitwise
+independent of its companions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, cast
+
+import torch
+import xgrammar
+from transformers import DynamicCache, GenerationConfig, StaticCache
+from transformers.utils import logging as transformers_logging
+
+from schemas.config import EngineSection, ModelSection
+from tasks.engines.adapters import AdapterPool, load_model, stop_ids
+from tasks.engines.attention import register as grouped_attention
+from tasks.engines.base import Capabilities, Completion, EngineError, Request, Sampling, ScoreRequest, Scores
+from tasks.engines.batching import BatchWorker, Job
+from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
+from tasks.engines.models import resolve_model
+from tasks.engines.sampler import Halt, Row, RowSampler
+
+if TYPE_CHECKING:
+    from xgrammar import CompiledGrammar
+
+    from tasks.engines.base import Adapter
+
+BUCKET = 64  # deterministic: padded lengths are multiples of this
+SCORED_LOGITS = 1 << 26  # most logits kept at once when scoring: 256 MiB in float32
+ONE_TOKEN = Sampling(max_tokens=1)  # of the rows that fill up a deterministic batch
+
+
+class TransformersEngine:
+    """See the module.
+
+    Args:
+        section: max_batch, merge_adapters, deterministic; `model` instead of the model in training.
+        model: weights, dtype, device and context length.
+
+    Raises:
+        EngineError: the model can't be loaded.
+        tasks.engines.models.ModelError: it can't be found.
+    """
+
+    def __init__(self, section: EngineSection, model: ModelSection) -> None:
+        transformers_logging.disable_progress_bar()
+        self.capabilities = Capabilities(
+            structured=True, scoring=True, adapters=True, token_ids=True, seeded=section.deterministic
+        )
+        path = resolve_model(model)
+        cuda = model.device == "cuda" or (model.device == "auto" and torch.cuda.is_available())
+        self._device = "cuda" if cuda else "cpu"
+        dtype = torch.float32 if section.deterministic else getattr(torch, model.dtype)
+        # The fused CPU attention rounds by the thread that computes a row; the plain one does not.
+        attention = "eager" if section.deterministic else "sdpa" if cuda else grouped_attention()
+        base = load_model(path, model.revision, dtype, self._device, attention)
+        self._section, self._context_length = section, model.context_length
+        self._tokenizer: ChatTokenizer = load_chat_tokenizer(path, model.revision)
+        self._stop_ids = stop_ids(base, self._tokenizer)
+        self._vocabulary = int(base.get_output_embeddings().weight.shape[0])
+        self._pool: AdapterPool | None = AdapterPool(base, merge=section.merge_adapters)
+        info = xgrammar.TokenizerInfo.from_huggingface(
+            self._tokenizer.tokenizer, vocab_size=self._vocabulary, stop_token_ids=sorted(self._stop_ids)
+        )
+        self._compile = lru_cache(maxsize=256)(xgrammar.GrammarCompiler(info).compile_regex)
+        self._worker = BatchWorker(self._compute, "transformers-engine")
+
+    async def generate(self, request: Request) -> Completion:
+        """As the protocol. A request with a regex skips the hidden reasoning that a template opens: the whole
+        completion has to match."""
+        encode = self._tokenizer.answer_prompt_ids if request.regex else self._tokenizer.prompt_ids
+        prompt = encode(request.messages)
+        self._check_length(len(prompt), request.sampling.max_tokens)
+        grammar = self._grammar(request.regex) if request.regex else None
+        row = Row(request.sampling, prompt, self._stop_ids, self._tokenizer, grammar)
+        shape = (self._padded(len(prompt)), self._padded(request.sampling.max_tokens))
+        group = ("generate", request.adapter, shape if self._section.deterministic else None)
+        job = Job(row, group, (request.sampling.max_tokens, len(prompt)), self._section.max_batch)
+        completion: Completion = await self._worker.submit(job)
+        return completion
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """As the protocol."""
+        prompt = self._tokenizer.answer_prompt_ids(request.messages)
+        segments = self._tokenizer.segment_ids(request.segments)
+        length = sum(map(len, segments))
+        self._check_length(len(prompt), length)
+        if not length:
+            return Scores(tuple(() for _ in segments))
+        kept, whole = self._padded(length), self._padded(len(prompt) + length)
+        group = ("score", request.adapter, (kept, whole) if self._section.deterministic else None)
+        rows = max(1, min(self._section.max_batch, SCORED_LOGITS // (kept * self._vocabulary)))
+        scores: Scores = await self._worker.submit(
+            Job((prompt, segments), group, (length, len(prompt)), rows)
+        )
+        return scores
+
+    async def close(self) -> None:
+        """As the protocol. A running batch is given up after its current token."""
+        await asyncio.to_thread(self._worker.close)
+        self._pool = None
+
+    def _check_length(self, prompt: int, completion: int) -> None:
+        if prompt + completion > self._context_length:
+            raise EngineError(
+                f"a prompt of {prompt} tokens and a completion of up to {completion} do not fit into "
+                f"model.context_length = {self._context_length}; raise it or shorten the role's max_tokens"
+            )
+
+    def _grammar(self, regex: str) -> CompiledGrammar:
+        try:
+            return self._compile(regex)
+        except RuntimeError as error:
+            raise EngineError(
+                f"the regex {regex!r} can't be compiled: {str(error).splitlines()[0]}"
+            ) from error
+
+    def _padded(self, length: int) -> int:
+        """Deterministic: the length up to a full bucket, at least one pad, because the library computes
+        batches without any padding in another way."""
+        return (length // BUCKET + 1) * BUCKET if self._section.deterministic else length
+
+    # --- on the worker's thread
+    # ------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _compute(self, jobs: list[Job]) -> None:
+        assert self._pool is not None
+        kind, adapter, _ = cast("tuple[str, Adapter | None, object]", jobs[0].group)
+        with self._pool.under(adapter) as model:
+            if kind == "generate":
+                self._generate(model, jobs)
+            else:
+                self._score(model, jobs)
+
+    def _generate(self, model: torch.nn.Module, jobs: list[Job]) -> None:
+        by_row = {job.payload: job for job in jobs}
+        rows: list[Row] = list(by_row)
+        fixed = self._section.deterministic
+        if fixed:
+            filler = [
+                Row(ONE_TOKEN, rows[0].prompt, self._stop_ids, self._tokenizer) for _ in range(jobs[0].rows)
+            ]
+            rows += filler[len(rows) :]
+        ids, mask = self._pad_left([row.prompt for row in rows])
+        # MKL rounds by memory alignment: with a fixed context length every row of every product is aligned
+        # alike.
+        length = ids.shape[1] + self._padded(rows[0].sampling.max_tokens)
+        cache = StaticCache(model.config, length) if fixed else DynamicCache(config=model.config)
+
+        def on_done(row: Row) -> None:
+            if row in by_row:
+                by_row[row].finish(row.completion())
+
+        while True:
+            sampler = RowSampler(rows, self._tokenizer.pad_id, on_done)
+            floor = 0 if fixed else len(rows) // 2
+            cap = max(row.sampling.max_tokens - len(row.tokens) for row in rows)
+            ids = model.generate(
+                ids,
+                attention_mask=mask,
+                past_key_values=cache,
+                generation_config=GenerationConfig(
+                    max_new_tokens=cap, pad_token_id=self._tokenizer.pad_id, disable_compile=True
+                ),
+                logits_processor=[sampler],
+                stopping_criteria=[Halt(sampler, floor, lambda: self._worker.closing)],
+            )
+            if self._worker.closing:
+                raise EngineError("the engine was closed while this request ran")
+            left = [index for index, row in enumerate(rows) if not row.done]
+            if not left:
+                return
+            # Finished rows cost as much as others: the rest goes on without them.
+            rows = [rows[index] for index in left]
+            mask = torch.nn.functional.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=1)[left]
+            ids = ids[left]
+            cache.batch_select_indices(torch.tensor(left, device=ids.device))
+
+    def _score(self, model: torch.nn.Module, jobs: list[Job]) -> None:
+        texts = [(prompt, [token for segment in segments for token in segment]) for prompt, segments in
+                 (job.payload for job in jobs)]  # fmt: skip
+        filler = texts[:1] * (jobs[0].rows - len(texts)) if self._section.deterministic else []
+        kept = max(self._padded(len(completion)) for _, completion in texts)
+        ids, mask = self._pad_left([prompt + completion for prompt, completion in [*texts, *filler]])
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        logits = model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            logits_to_keep=kept + 1,
+            use_cache=False,
+        ).logits
+        for index, (job, (_, completion)) in enumerate(zip(jobs, texts, strict=True)):
+            predicting = logits[index, -len(completion) - 1 : -1].float()
+            tokens = torch.tensor(completion, device=logits.device)
+            flat = iter(predicting.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1).tolist())
+            job.finish(Scores(tuple(tuple(next(flat) for _ in segment) for segment in job.payload[1])))
+
+    def _pad_left(self, sequences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids and attention mask, both [rows, padded length]."""
+        width = max(self._padded(len(sequence)) for sequence in sequences)
+        ids = torch.full((len(sequences), width), self._tokenizer.pad_id)
+        mask = torch.zeros((len(sequences), width), dtype=torch.long)
+        for index, sequence in enumerate(sequences):
+            ids[index, width - len(sequence) :] = torch.tensor(list(sequence))
+            mask[index, width - len(sequence) :] = 1
+        return ids.to(self._device), mask.to(self._device)

@@ -1,0 +1,47 @@
+"""Text environments behind one small protocol, found by name or by import path."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import cast
+
+from schemas.config import EnvironmentSection
+from tasks.environments.base import Environment
+
+BUILTIN = {"textarena": "tasks.environments.textarena:TextArena"}
+
+
+class UnusableEnvironment(Exception):
+    """An environment can't be made; the message names the field and the remedy."""
+
+
+def make_environment(section: EnvironmentSection) -> Environment:
+    """A fresh environment, for one episode at a time.
+
+    Raises:
+        UnusableEnvironment: unknown name, import path that does not import, options it does not take, or a
+        game
+            that can't be made.
+    """
+    factory = _factory(section.name)
+    try:
+        inspect.signature(factory).bind(**section.options)  # a clear TypeError before anything is made
+        return factory(**section.options)
+    except (TypeError, ValueError, KeyError, LookupError) as error:
+        raise UnusableEnvironment(
+            f"environment.options: {section.name} does not take {dict(section.options)}: {error}"
+        ) from error
+
+
+def _factory(name: str) -> Callable[..., Environment]:
+    path = BUILTIN.get(name, name)
+    module, _, attribute = path.partition(":")
+    if not attribute:
+        known = ", ".join(sorted(BUILTIN))
+        raise UnusableEnvironment(
+            f"environment.name: '{name}' is unknown; use one of {known}, or an import path 'module:factory'"
+        )
+    try:
+        return cast(Callable[..., Environment], getattr(importlib.import_module(module), attribute))
+    except (ImportError, AttributeError) as error:
+        raise UnusableEnvironment(f"environment.name: '{path}' can't be imported: {error}") from error

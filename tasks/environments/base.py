@@ -1,0 +1,117 @@
+"""The environment protocol: what someone writes, in about 60 lines, to train on their own task."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from schemas.rows import Split
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: a stable id within the environment, and the seed that makes it."""
+
+    task_id: str
+    split: Split
+    seed: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one action led to.
+
+    Attributes:
+        observation: what is newly seen; at the end, how it ended.
+        reward: the environment's own reward for this step.
+        done: over by the task's own rules: success, failure, a stated turn limit, a lost game.
+        truncated: cut from outside the task's rules.
+        success: the environment's own definition of success, at the end.
+        valid: the environment accepted the action.
+    """
+
+    observation: str
+    reward: float = 0.0
+    done: bool = False
+    truncated: bool = False
+    success: bool = False
+    valid: bool = True
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ActionFormat:
+    """How an environment action is written: a regular expression for structured output and a line for the
+    prompt."""
+
+    regex: str
+    description: str
+
+
+class Environment(Protocol):
+    """A text environment. One instance plays one episode at a time; episodes that run at once have their own.
+
+    Attributes:
+        name: for the `environment` column.
+        instructions: the policy's system prompt: what the task is, without the answer format.
+        action_format: how the environment action is written.
+        templates: template name -> file that replaces the shipped wording.
+        replayable: reset and the same actions lead to the same state again.
+    """
+
+    name: str
+    instructions: str
+    action_format: ActionFormat
+    templates: Mapping[str, Path]
+    replayable: bool
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        """All tasks of a split, with stable ids; train and eval are disjoint."""
+        ...
+
+    async def reset(self, task: Task) -> str:
+        """Begin an episode; returns the first observation (the task)."""
+        ...
+
+    async def step(self, action: str) -> Step:
+        """Take one environment action."""
+        ...
+
+    def validate(self) -> list[str]:
+        """Check the environment without any model; one line a fault."""
+        ...
+
+
+async def would_accept(environment: Environment, task: Task, actions: Sequence[str], action: str) -> bool:
+    """Whether the environment would accept an action in the state that a sequence of actions led to.
+
+    Found by playing the actions again in `environment`; one that is not replayable accepts whatever has
+    its format.
+    """
+    if not environment.replayable:
+        return True
+    await environment.reset(task)
+    for past in actions:
+        if (await environment.step(past)).done:
+            return False
+    return (await environment.step(action)).valid
+
+
+class GlobalRandom:
+    """A private state of Python's global random module, for libraries that draw from it.
+
+    Several episodes run at once; each wraps its calls in its own state, so that they do not disturb one
+    another.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._state = random.Random(seed).getstate()
+
+    def __enter__(self) -> None:
+        self._outer = random.getstate()
+        random.setstate(self._state)
+
+    def __exit__(self, *_: object) -> None:
+        self._state = random.getstate()
+        random.setstate(self._outer)

@@ -1,0 +1,83 @@
+"""Stage evaluation: the newest policy on held-out tasks, with a 95% interval."""
+
+import math
+
+from schemas.rows import Episode, Evaluation, Transition
+from tasks.context import StageContext
+from tasks.rollout import episode_metrics, play_all
+from tasks.stage import Inputs, Output, Resolver, Stage
+
+Z95 = 1.959963984540054
+
+
+def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
+    """95% Wilson score interval of a rate (Wilson 1927), in [0, 1].
+
+    Raises:
+        ValueError: no trials.
+    """
+    if trials < 1:
+        raise ValueError("an interval needs at least one trial")
+    rate, z2 = successes / trials, Z95**2
+    middle = (rate + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = Z95 / (1 + z2 / trials) * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials**2))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+async def evaluation(ctx: StageContext, inputs: Inputs) -> Output:
+    """Play `evaluation.episodes` eval episodes, the same tasks each iteration, so that policies are
+    compared pairwise."""
+    known = ctx.environment.tasks("eval")
+    tasks = [known[n % len(known)] for n in range(ctx.config.evaluation.episodes)]
+    results = await play_all(ctx, tasks, "eval")
+    episodes = [r.episode for r in results]
+    played = [e for e in episodes if e.status == "ok"]
+    successes = sum(e.success for e in played)
+    metrics = episode_metrics(results)
+    low, high = wilson_interval(successes, len(played)) if played else (None, None)
+    row = Evaluation(
+        run=ctx.config.run,
+        iteration=ctx.iteration,
+        status="ok" if played else "no_episodes",
+        error=None if played else "no episode was played to an end; see the errors in table episodes",
+        policy_version=ctx.model_version("policy", "policy"),
+        environment=ctx.environment.name,
+        episodes=len(played),
+        failed_episodes=len(episodes) - len(played),
+        successes=successes,
+        success_rate=metrics.get("success_rate"),
+        success_low=low,
+        success_high=high,
+        mean_reward=metrics.get("mean_reward"),
+        mean_game_reward=metrics.get("mean_game_reward"),
+        mean_turns=metrics.get("mean_turns"),
+        invalid_action_rate=metrics.get("invalid_action_rate"),
+    )
+    if low is not None and high is not None:
+        metrics = {**metrics, "success_low": low, "success_high": high}
+    return Output(
+        tables={
+            "episodes": episodes,
+            "transitions": [t for r in results for t in r.transitions],
+            "evaluations": [row],
+        },
+        rows_in=len(tasks),
+        metrics=metrics,
+    )
+
+
+def _inputs(resolve: Resolver) -> Inputs:
+    return Inputs(adapters={"policy": resolve.adapter("policy-distillation", "policy", resolve.iteration)})
+
+
+STAGE = Stage(
+    name="evaluation",
+    version=1,
+    pool="inference",
+    tables=(Episode, Transition, Evaluation),
+    config=("environment", "rollout.max_steps", "evaluation.episodes"),
+    roles=("policy",),
+    templates=("policy",),
+    inputs=_inputs,
+    run=evaluation,
+)

@@ -1,0 +1,68 @@
+"""Training examples from tables: what the critic and the policy are fine-tuned on, and under which prompt."""
+
+from collections.abc import Iterable
+
+from schemas.rows import CorrectedTarget, Refinement, ReplaySample
+from tasks.context import StageContext
+from tasks.formats import future_segments, write_action
+from tasks.replayed import Replayed
+from tasks.roles import predict_messages
+from tasks.training.data import Example
+
+
+def critic_examples(
+    ctx: StageContext,
+    targets: Iterable[CorrectedTarget],
+    samples: Iterable[ReplaySample],
+    transitions: dict[str, Replayed],
+) -> list[Example]:
+    """Usable corrected targets under the predict prompt, which shows only (s, a); weighted by the replay
+    draw."""
+    weights = {s.sample_id: s.weight for s in samples}
+    examples = []
+    for target in targets:
+        if target.status != "ok":
+            continue
+        transition = transitions[target.transition_id]
+        examples.append(
+            Example(
+                row_id=target.corrected_id,
+                role="critic",
+                messages=predict_messages(ctx, transition.state, transition.text),
+                segments=future_segments(target.thought, target.description),
+                scored_segment=1,
+                weight=weights[target.target_id],
+            )
+        )
+    return examples
+
+
+def refined_examples(
+    ctx: StageContext, refinements: Iterable[Refinement], transitions: dict[str, Replayed]
+) -> list[Example]:
+    """Refined actions marked for distillation, under the plain policy prompt."""
+    return [
+        _policy_example(ctx, r.refinement_id, transitions[r.transition_id], r.thought, r.action)
+        for r in refinements
+        if r.distil
+    ]
+
+
+def replayed_examples(ctx: StageContext, transitions: Iterable[Replayed]) -> list[Example]:
+    """Valid replayed actions: they stand in for policy rows while there are none yet (iteration 0)."""
+    return [
+        _policy_example(ctx, t.transition_id, t, t.thought, t.action) for t in transitions if t.action_valid
+    ]
+
+
+def _policy_example(
+    ctx: StageContext, row_id: str, transition: Replayed, thought: str, action: str
+) -> Example:
+    return Example(
+        row_id=row_id,
+        role="policy",
+        messages=ctx.policy_messages(transition.state),
+        segments=(write_action(thought, action),),
+        scored_segment=None,
+        weight=1.0,
+    )

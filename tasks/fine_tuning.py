@@ -1,0 +1,124 @@
+"""What both training stages share: run the trainer, turn its records into rows."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from schemas.rows import TrainingRow, TrainingStep
+from tasks.context import StageContext
+from tasks.seeding import derive_seed
+from tasks.stage import StageFailed
+from tasks.training.data import Example
+from tasks.training.records import StepRecord, TrainingError, TrainingResult
+
+
+@dataclass(frozen=True)
+class Source:
+    """Examples and the table their ids belong to."""
+
+    table: str
+    examples: Sequence[Example]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished fine-tuning, as rows and metrics."""
+
+    result: TrainingResult
+    rows: list[TrainingRow]
+    steps: list[TrainingStep]
+    metrics: dict[str, float]
+
+
+async def fine_tune(
+    ctx: StageContext,
+    *,
+    section: Literal["critic", "policy"],
+    main: Source,
+    other: Source,
+    moves_target: bool,
+) -> Trained:
+    """Train this stage's adapter from `inputs.adapters["start"]`; leaves adapter, target and optimizer in
+    the workdir.
+
+    Args:
+        ctx: the stage's context; its inputs hold adapters "start" and "target", and the file "optimizer"
+        if carried. section: which training section of the configuration.
+        main: the stage's own rows.
+        other: rows of the other role, mixed in by the section's share.
+        moves_target: whether the target parameters follow these steps.
+
+    Raises:
+        StageFailed: nothing valid to train on, or the training broke down; no adapter is written.
+    """
+    from tasks.training.trainer import train
+
+    kind = "critic" if section == "critic" else "policy"
+    version = f"{kind}@{ctx.iteration:05d}:{ctx.fingerprint}"
+    mix = ctx.config.mix(section)
+    start, target = ctx.inputs.adapters["start"], ctx.inputs.adapters["target"]
+    carried = ctx.inputs.files.get("optimizer")
+
+    def on_step(record: StepRecord, total: int) -> None:
+        if record.step == 0:
+            ctx.progress.begin(total, "steps")
+        ctx.progress.advance()
+        ctx.log.info("step %d/%d loss %.4f", record.step + 1, total, record.loss)
+
+    def run() -> TrainingResult:
+        return train(
+            model=ctx.config.model,
+            section=getattr(ctx.config, section),
+            start=start.path if start else None,
+            target=target.path if target else None,
+            optimizer=carried.path / "optimizer.pt" if carried else None,
+            tau=ctx.config.target.tau if moves_target else None,
+            mix=mix,
+            main=main.examples,
+            other=other.examples if mix else [],
+            seed=derive_seed(ctx.config.seed, ctx.stage, ctx.iteration),
+            out=Path(ctx.workdir),
+            on_step=on_step,
+        )
+
+    try:
+        result = await asyncio.to_thread(run)
+    except TrainingError as error:
+        raise StageFailed(str(error)) from error
+    ctx.tokens += sum(step.tokens for step in result.steps)
+    rows = [
+        TrainingRow(
+            run=ctx.config.run,
+            iteration=ctx.iteration,
+            status="too_long" if e.row_id in result.too_long else "ok",
+            error=result.too_long.get(e.row_id),
+            stage=ctx.stage,
+            role=e.role,
+            source_table=source.table,
+            source_id=e.row_id,
+            adapter_version=version,
+            weight=e.weight,
+            prompt_tokens=result.prompt_tokens.get(e.row_id, 0),
+            label_tokens=result.label_tokens.get(e.row_id, 0),
+            uses=result.uses.get(e.row_id, 0),
+        )
+        for source in (main, other)
+        for e in source.examples
+        if result.uses.get(e.row_id) or e.row_id in result.too_long
+    ]
+    steps = [
+        TrainingStep(
+            run=ctx.config.run,
+            iteration=ctx.iteration,
+            stage=ctx.stage,
+            adapter_version=version,
+            **{name: getattr(s, name) for name in StepRecord.__dataclass_fields__},
+        )
+        for s in result.steps
+    ]
+    metrics = {"steps": float(len(steps)), "first_loss": steps[0].loss, "last_loss": steps[-1].loss}
+    if result.target_moved is not None:
+        metrics["target_moved"] = result.target_moved
+    return Trained(result, rows, steps, metrics)

@@ -1,0 +1,88 @@
+"""How the roles' texts are written and read: ReAct actions, thought-and-future, verdicts.
+
+Reading never guesses: a text without its format is marked malformed or not valid, and the row says so.
+"""
+
+import re
+from dataclasses import dataclass
+
+from tasks.environments.base import ActionFormat
+
+THOUGHT_CHARS = 120
+REASON_CHARS = 160
+_LINE = r"[^\n]"
+_ACTION = re.compile(r"\s*(?:Thought:\s*(?P<thought>.*?)\s*)?Action:\s*(?P<action>.*?)\s*", re.DOTALL)
+_FUTURE = re.compile(r"\s*(?:Thought:\s*(?P<thought>.*?)\s*)?Future:\s*(?P<future>.*?)\s*", re.DOTALL)
+_VERDICT = re.compile(
+    r"\s*Optimal:\s*(?P<optimal>yes|no)\b[\s.]*(?:Reason:\s*)?(?P<reason>.*?)\s*", re.DOTALL | re.IGNORECASE
+)
+
+VERDICT_REGEX = rf"Optimal: (?:yes|no)\nReason: {_LINE}{{1,{REASON_CHARS}}}"
+
+
+@dataclass(frozen=True)
+class Action:
+    """A thought and an environment action, as read from the model's text."""
+
+    thought: str
+    action: str
+    valid: bool
+
+
+def action_regex(form: ActionFormat) -> str:
+    """The format of a whole action, for structured output: one line of thought, then the environment's own
+    format."""
+    return rf"Thought: {_LINE}{{1,{THOUGHT_CHARS}}}\nAction: {form.regex}"
+
+
+def read_action(text: str, form: ActionFormat) -> Action:
+    """Split an action into thought and environment action; not valid where either part lacks its format."""
+    match = _ACTION.fullmatch(text)
+    if match is None:
+        return Action("", text.strip(), valid=False)
+    action = match["action"]
+    return Action(match["thought"] or "", action, valid=re.fullmatch(form.regex, action) is not None)
+
+
+def write_action(thought: str, action: str) -> str:
+    """The text of an action; without a thought, the action line alone."""
+    return f"Thought: {thought}\nAction: {action}" if thought else f"Action: {action}"
+
+
+@dataclass(frozen=True)
+class Described:
+    """A thought and a description of a future. `malformed`: no 'Future:' was written; the whole text is
+    taken."""
+
+    thought: str
+    description: str
+    malformed: bool
+
+
+def read_future(text: str) -> Described:
+    """Split a predicted or backed-up future."""
+    match = _FUTURE.fullmatch(text)
+    if match is None or not match["future"]:
+        return Described("", text.strip(), malformed=True)
+    return Described(match["thought"] or "", match["future"], malformed=False)
+
+
+def future_segments(thought: str, description: str) -> tuple[str, str]:
+    """The label under the predict prompt, as (everything before the description, the description)."""
+    return (f"Thought: {thought}\nFuture:" if thought else "Future:"), f" {description}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A judgement; `optimal` None when it can't be read."""
+
+    optimal: bool | None
+    reason: str
+
+
+def read_verdict(text: str) -> Verdict:
+    """Read 'Optimal: yes|no' and the reason."""
+    match = _VERDICT.fullmatch(text)
+    if match is None:
+        return Verdict(None, text.strip())
+    return Verdict(match["optimal"].lower() == "yes", match["reason"])

@@ -1,0 +1,246 @@
+"""Running stages: what a stage's output depends on, whether it is there already, computing and committing it.
+
+The same functions serve Prefect's flows and plain Python: `run_iteration` runs everything in this process.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from schemas.config import Config
+from schemas.manifest import Lineage, folder_name
+from storage.store import Committed, Store, StoreError
+from tasks import (
+    bellman_targets,
+    cot_correction,
+    critic_sft,
+    critique,
+    evaluation,
+    policy_distillation,
+    refinement,
+    rollout,
+)
+from tasks.commit import commit_output
+from tasks.context import StageContext
+from tasks.determinants import determine, differences, fingerprint_of
+from tasks.engines.cache import RequestCache
+from tasks.progress import Progress, Report
+from tasks.stage import Inputs, Resolver, Stage, StageFailed
+
+STAGES: dict[str, Stage] = {
+    module.STAGE.name: module.STAGE
+    for module in (
+        rollout, bellman_targets, cot_correction, critic_sft, critique, refinement, policy_distillation, evaluation,
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a stage's committed output still holds.
+
+    Attributes:
+        reuse: it does.
+        reasons: why it does not, or that it does; one line each.
+        fingerprint: of what the stage would compute now.
+        committed: what is there with that fingerprint, or what is current.
+    """
+
+    reuse: bool
+    reasons: tuple[str, ...]
+    fingerprint: str
+    committed: Committed | None
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """A stage that is committed, computed now or before."""
+
+    committed: Committed
+    reused: bool
+    reasons: tuple[str, ...]
+
+
+def stages_of(config: Config, iteration: int) -> list[str]:
+    """The stages of an iteration, in order; evaluation every `evaluation.every`-th one."""
+    evaluates = (iteration + 1) % config.evaluation.every == 0
+    return [name for name in STAGES if name != "evaluation" or evaluates]
+
+
+def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> Inputs:
+    """A stage's inputs, as committed.
+
+    Raises:
+        StageFailed: one of them is not committed yet; it is named.
+    """
+
+    def committed(needed: str, at: int) -> Committed:
+        found = store.committed(config.run, needed, at)
+        if found is None:
+            raise StageFailed(
+                f"{stage} of iteration {iteration} needs {needed} of iteration {at} of run '{config.run}', which is "
+                f"not committed; run it first: prefect deployment run nlac/{needed} -p iteration={at}"
+            )
+        return found
+
+    return STAGES[stage].inputs(Resolver(config, iteration, committed))
+
+
+def decide(
+    store: Store, config: Config, stage: str, iteration: int, *, force: bool = False, frozen: bool = True
+) -> Decision:
+    """Whether to reuse or to compute a stage.
+
+    Args:
+        store: the artifact store.
+        config: the resolved configuration.
+        stage: its name.
+        iteration: its iteration.
+        force: compute whatever is there.
+        frozen: a committed stage keeps the configuration it was computed with; differences of `config`
+        don't count.
+
+    Raises:
+        StageFailed: an input is not committed yet.
+        StoreError: `current.json` or the committed manifest is broken.
+    """
+    inputs = resolve_inputs(store, config, stage, iteration)
+    now = determine(STAGES[stage], config, iteration, inputs)
+    try:
+        current = store.committed(config.run, stage, iteration)
+    except StoreError:
+        if not force:
+            raise
+        current = None
+    if current is not None and frozen:
+        now = now.model_copy(update={"config": current.manifest.determinants.config})
+    fingerprint = fingerprint_of(now)
+    if force:
+        return Decision(False, ("force: recomputed whatever is there",), fingerprint, current)
+    if current is None:
+        found = store.find(config.run, stage, iteration, fingerprint)
+        if found is not None:
+            return Decision(True, ("committed before, and nothing changed",), fingerprint, found)
+        return Decision(False, ("not committed yet",), fingerprint, None)
+    if current.manifest.fingerprint == fingerprint:
+        return Decision(True, ("nothing it depends on has changed",), fingerprint, current)
+    changed = tuple(differences(current.manifest.determinants, now))
+    found = store.find(config.run, stage, iteration, fingerprint)
+    if found is not None:
+        return Decision(True, ("an earlier output fits again", *changed), fingerprint, found)
+    return Decision(False, changed, fingerprint, current)
+
+
+async def run_stage(
+    store: Store,
+    config: Config,
+    stage: str,
+    iteration: int,
+    *,
+    force: bool = False,
+    frozen: bool = True,
+    report: Report | None = None,
+    lineage: Lineage | None = None,
+) -> StageResult:
+    """Reuse a stage, or compute and commit it. The caller holds the run's lock.
+
+    Args:
+        store: the artifact store.
+        config: the resolved configuration.
+        stage: its name.
+        iteration: its iteration.
+        force: compute whatever is there, as a new attempt; what lies downstream is marked stale.
+        frozen: see decide.
+        report: told of progress.
+        lineage: ids of the orchestration runs, for the manifest.
+
+    Raises:
+        StageFailed: it can't give a usable output; nothing is committed, finished requests are kept.
+        StoreError: an input file is missing or damaged; it is named.
+    """
+    decision = decide(store, config, stage, iteration, force=force, frozen=frozen)
+    if decision.reuse and decision.committed is not None:
+        decision.committed.check(content=False)
+        store.adopt(decision.committed)
+        return StageResult(decision.committed, True, decision.reasons)
+    spec = STAGES[stage]
+    inputs = resolve_inputs(store, config, stage, iteration)
+    for part in {c.path: c for group in inputs.tables.values() for c in group}.values():
+        part.check(content=True)
+    determinants = determine(spec, config, iteration, inputs)
+    fingerprint = fingerprint_of(determinants)
+    attempt = store.next_attempt(config.run, stage, iteration, fingerprint)
+    name = folder_name(fingerprint, attempt)
+    started, clock = datetime.now(UTC), time.monotonic()
+    with store.staging(config.run) as workdir, _stage_log(workdir / "stage.log") as log:
+        cache = RequestCache(store.requests_db(config.run, stage, iteration, name)) if spec.roles else None
+        ctx = StageContext(
+            config=config,
+            stage=stage,
+            iteration=iteration,
+            inputs=inputs,
+            workdir=workdir,
+            cache_dir=store.root / ".cache",
+            fingerprint=name,
+            progress=Progress(stage, report),
+            log=log,
+            cache=cache,
+        )
+        try:
+            output = await spec.run(ctx, inputs)
+        finally:
+            await ctx.close()
+            if cache:
+                cache.close()
+        committed = commit_output(
+            store,
+            spec,
+            output,
+            determinants=determinants,
+            fingerprint=fingerprint,
+            attempt=attempt,
+            workdir=workdir,
+            tokens=ctx.tokens,
+            started=started,
+            seconds=time.monotonic() - clock,
+            lineage=lineage or Lineage(),
+        )
+    if cache:
+        cache.close(remove=True)
+    if decision.committed is not None:
+        mark_downstream_stale(store, config.run, stage, iteration)
+    return StageResult(committed, False, decision.reasons)
+
+
+def mark_downstream_stale(store: Store, run: str, stage: str, iteration: int) -> None:
+    """Mark what may depend on a recomputed stage stale: later stages, and later iterations. The next run
+    of each checks it, and clears the mark where nothing changed."""
+    names = list(STAGES)
+    for number in (n for n in store.iterations(run) if n >= iteration):
+        later = set(names[names.index(stage) + 1 :] if number == iteration else names)
+        current = store.current(run, number)
+        stages = {
+            name: entry.model_copy(update={"stale": True}) if name in later else entry
+            for name, entry in current.stages.items()
+        }
+        store.set_current(run, number, current.model_copy(update={"stages": stages}))
+
+
+@contextmanager
+def _stage_log(path: Path) -> Iterator[logging.Logger]:
+    """A logger that also writes the stage's own file."""
+    log = logging.getLogger(f"nlac.stage.{os.getpid()}")
+    log.setLevel(logging.INFO)
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    try:
+        yield log
+    finally:
+        log.removeHandler(handler)
+        handler.close()

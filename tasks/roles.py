@@ -1,0 +1,132 @@
+"""The roles, each as one call: prompt, format and reading put together, the same way in every stage."""
+
+from dataclasses import dataclass
+
+from schemas.rows import Generation
+from storage.history import State
+from tasks.context import Answer, StageContext
+from tasks.engines.base import Message
+from tasks.formats import (
+    VERDICT_REGEX,
+    Action,
+    Described,
+    Verdict,
+    action_regex,
+    read_action,
+    read_future,
+    read_verdict,
+)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An action with its critique, as the refiner's prompt lists them."""
+
+    action_text: str
+    optimal: bool
+    critique: str
+
+
+async def sample_action(ctx: StageContext, state: State, *, use: str, item: str) -> tuple[Answer, Action]:
+    """a ~ pi(.|s) under the plain policy prompt."""
+    form = ctx.environment.action_format
+    answer = await ctx.ask(
+        "policy", "policy", ctx.policy_messages(state), use=use, item=item, regex=action_regex(form)
+    )
+    return answer, read_action(answer.text, form)
+
+
+def predict_messages(ctx: StageContext, state: State, action_text: str) -> tuple[Message, ...]:
+    """The predict prompt, which shows (s, a) alone; the critic is trained under it."""
+    return ctx.messages("predict", state=state, action_text=action_text)
+
+
+async def predict_future(
+    ctx: StageContext, state: State, action_text: str, *, use: str, item: str, sample: int = 0
+) -> tuple[Answer, Described]:
+    """d ~ M(.|s,a)."""
+    messages = predict_messages(ctx, state, action_text)
+    answer = await ctx.ask("predict", "predict", messages, use=use, item=item, sample=sample)
+    return answer, read_future(answer.text)
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What the backup reads: (s, a, r, s'), and a' and d' unless the transition is terminal."""
+
+    state: State
+    action_text: str
+    next_observation: str
+    reward: float
+    next_action_text: str | None = None
+    next_future: str | None = None
+
+    @property
+    def terminal(self) -> bool:
+        return self.next_action_text is None
+
+    @property
+    def privileged(self) -> tuple[str, ...]:
+        """The texts that the predict prompt will not show."""
+        return tuple(t for t in (self.next_observation, self.next_action_text, self.next_future) if t)
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        """The texts that it will."""
+        past = [text for turn in self.state.turns for text in (turn.observation, turn.text)]
+        return (*past, self.state.observation, self.action_text)
+
+
+def backup_messages(ctx: StageContext, backup: Backup) -> tuple[Message, ...]:
+    """The backup prompt."""
+    return ctx.messages(
+        "bootstrap",
+        state=backup.state,
+        action_text=backup.action_text,
+        next_observation=backup.next_observation,
+        reward=backup.reward,
+        terminal=backup.terminal,
+        next_action=backup.next_action_text,
+        next_future=backup.next_future,
+    )
+
+
+async def judge(
+    ctx: StageContext, state: State, action_text: str, futures: list[str], *, use: str, item: str
+) -> tuple[Answer, Verdict]:
+    """q ~ E(.|s,a,d1..dk)."""
+    messages = ctx.messages("evaluate", state=state, action_text=action_text, futures=futures)
+    answer = await ctx.ask("evaluate", "evaluate", messages, use=use, item=item, regex=VERDICT_REGEX)
+    return answer, read_verdict(answer.text)
+
+
+async def refine(
+    ctx: StageContext, state: State, attempts: list[Judged], *, use: str, item: str
+) -> tuple[Answer, Action]:
+    """a_r ~ pi_r(.|s, earlier (action, critique) pairs)."""
+    form = ctx.environment.action_format
+    messages = ctx.messages("refine", state=state, attempts=attempts)
+    answer = await ctx.ask("refine", "refine", messages, use=use, item=item, regex=action_regex(form))
+    return answer, read_action(answer.text, form)
+
+
+async def choose(
+    ctx: StageContext, state: State, attempts: list[Judged], *, use: str, item: str
+) -> tuple[Answer, int | None]:
+    """The final choice among tried actions: an index into `attempts`, or None when the answer names none
+    of them."""
+    messages = ctx.messages("choose", state=state, attempts=attempts)
+    numbers = "|".join(str(n + 1) for n in range(len(attempts)))
+    answer = await ctx.ask("refine", "choose", messages, use=use, item=item, regex=f"(?:{numbers})")
+    named = answer.text.strip().rstrip(".")
+    return answer, int(named) - 1 if named.isdecimal() and 0 < int(named) <= len(attempts) else None
+
+
+async def rewrite(
+    ctx: StageContext, template: str, *, use: str, item: str, attempt: int, **variables: object
+) -> tuple[str, Generation | None]:
+    """One rewrite of a thought by the corrector; an empty text when the request failed."""
+    messages = ctx.messages(template, **variables)
+    answer = await ctx.ask("correct", template, messages, use=use, item=item, sample=attempt)
+    text = answer.text.removeprefix("Thought:").strip().strip('"').split("\n")[0].strip()
+    return text, answer.generation

@@ -1,0 +1,91 @@
+"""AdamW whose state is an artifact: saved by parameter name and carried from stage to stage."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from schemas.config import TrainingSection
+from tasks.training.records import TrainingError
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class Optimizer:
+    """AdamW with a linear warm-up and a constant rate after it.
+
+    The warm-up counts all steps that the state has seen, so carried state is not warmed up again and training
+    in two stages equals training in one.
+
+    Args:
+        parameters: what trains, by name.
+        section: rate, warm-up, weight decay, clipping.
+        state: file of an earlier `save`; None starts afresh.
+
+    Raises:
+        TrainingError: the state does not belong to these parameters, or can't be read.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, torch.nn.Parameter], section: TrainingSection, state: Path | None
+    ) -> None:
+        self.parameters = dict(parameters)
+        self.section = section
+        self.steps = 0
+        self.adamw = torch.optim.AdamW(
+            self.parameters.values(), lr=section.learning_rate, weight_decay=section.weight_decay, fused=True
+        )
+        if state is not None:
+            self._restore(state)
+
+    @property
+    def learning_rate(self) -> float:
+        """Rate of the next step."""
+        warm = self.section.warmup_steps
+        return self.section.learning_rate * min(1.0, (self.steps + 1) / warm if warm else 1.0)
+
+    def clip(self) -> float:
+        """Cap the global gradient norm; returns it as it was before."""
+        return float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.section.clip_norm))
+
+    def step(self) -> None:
+        """One update, after which gradients are gone."""
+        for group in self.adamw.param_groups:
+            group["lr"] = self.learning_rate
+        self.adamw.step()
+        self.adamw.zero_grad(set_to_none=True)
+        self.steps += 1
+
+    def save(self, path: Path) -> None:
+        """Write the moments by parameter name and the step count; loads with `weights_only=True`."""
+        moments = {
+            name: {moment: self.adamw.state[parameter][moment].cpu() for moment in MOMENTS}
+            for name, parameter in self.parameters.items()
+        }
+        torch.save({"steps": self.steps, "moments": moments}, path)
+
+    def _restore(self, path: Path) -> None:
+        remedy = "set `optimizer: reset` in that training section"
+        try:
+            saved = torch.load(path, map_location="cpu", weights_only=True)
+            steps, moments = int(saved["steps"]), saved["moments"]
+        except Exception as error:  # whatever torch's zip and pickle readers raise
+            raise TrainingError(f"{path}: the optimizer state can't be read ({error}); {remedy}") from error
+        if differing := sorted(self.parameters.keys() ^ moments.keys()):
+            raise TrainingError(
+                f"{path}: the optimizer state is of other parameters ({len(differing)} names differ, the "
+                f"first is {differing[0]}); {remedy}"
+            )
+        for name, parameter in self.parameters.items():
+            for moment in MOMENTS:
+                shape = tuple(moments[name][moment].shape)
+                if shape != tuple(parameter.shape):
+                    raise TrainingError(
+                        f"{path}: the optimizer state of {name} has shape {shape}, the adapter has "
+                        f"{tuple(parameter.shape)}; {remedy}"
+                    )
+            self.adamw.state[parameter] = {
+                "step": torch.tensor(float(steps), device=parameter.device),
+                **{moment: moments[name][moment].to(parameter.device) for moment in MOMENTS},
+            }
+        self.steps = steps

@@ -1,0 +1,41 @@
+"""What training gives back, and how it refuses: plain values that need no torch to import."""
+
+from dataclasses import dataclass
+
+
+class TrainingError(Exception):
+    """Training can't start or go on; nothing was written. The message names the field that puts it right."""
+
+
+class NothingToTrain(TrainingError):
+    """There is no valid row of the stage's own role; raised before any model is loaded."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One optimizer step; the fields are those of `schemas.rows.TrainingStep`."""
+
+    step: int  # 0-based within the stage
+    loss: float  # critic_loss + policy_loss, nats per token
+    critic_loss: float | None  # None without such rows
+    policy_loss: float | None
+    learning_rate: float
+    grad_norm: float  # before clipping
+    rows: int
+    label_tokens: int
+    tokens: int  # without padding
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What one training stage did. Dictionaries are keyed by `Example.row_id`."""
+
+    steps: list[StepRecord]
+    scores: dict[
+        str, tuple[float, ...]
+    ]  # log p_theta of the scored segment's tokens, before the first update
+    uses: dict[str, int]  # optimizer steps whose batch held the row
+    prompt_tokens: dict[str, int]
+    label_tokens: dict[str, int]
+    too_long: dict[str, str]  # rows left out, with the reason
+    target_moved: float | None  # 1 - (1 - tau)^steps; None where the target is not updated

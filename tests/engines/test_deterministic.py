@@ -1,0 +1,71 @@
+"""The deterministic mode: a request's result does not depend on what runs beside it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from schemas.config import EngineSection, ModelSection
+from tasks.engines import build_engine
+from tasks.engines.base import Adapter, Completion, Engine, Message, Request, Sampling, ScoreRequest, Scores
+
+FIRST = (Message(role="user", content="What is the secret number?"),)
+
+
+def crowd(first: Request) -> list[Request]:
+    """Companions of all lengths and kinds around one request, which is in the middle."""
+    others = [
+        Request(
+            (Message(role="user", content="tell me more " * (3 * number)),),
+            Sampling(max_tokens=5 + 7 * number, seed=number, temperature=0.5 + 0.1 * number),
+            regex=r"\[[0-9]{1,3}\]" if number % 3 == 0 else None,
+        )
+        for number in range(12)
+    ]
+    return [*others[:7], first, *others[7:]]
+
+
+async def alone_and_crowded(engine: Engine, request: Request) -> tuple[Completion, Completion]:
+    alone = await engine.generate(request)
+    answers = await asyncio.gather(*[engine.generate(one) for one in crowd(request)])
+    return alone, answers[7]
+
+
+async def scored_alone_and_crowded(engine: Engine, request: ScoreRequest) -> tuple[Scores, Scores]:
+    alone = await engine.score(request)
+    others = [ScoreRequest(request.messages, ("some text " * number, "end")) for number in range(1, 9)]
+    answers = await asyncio.gather(*[engine.score(one) for one in [*others, request]])
+    return alone, answers[-1]
+
+
+def test_companions_change_nothing_to_the_last_bit(
+    tiny_model: Path, tiny_adapters: list[Adapter], tmp_path: Path
+) -> None:
+    async def check() -> None:
+        section = EngineSection(deterministic=True, max_batch=8)
+        engine = build_engine(section, ModelSection(name=str(tiny_model)), tmp_path)
+        for adapter in (None, tiny_adapters[0]):
+            for seed in range(3):
+                request = Request(FIRST, Sampling(max_tokens=40, seed=seed), adapter)
+                alone, crowded = await alone_and_crowded(engine, request)
+                assert alone == crowded
+            scored = ScoreRequest(FIRST, ("I think ", "it is seven"), adapter)
+            one, other = await scored_alone_and_crowded(engine, scored)
+            assert one == other
+        await engine.close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.model
+def test_companions_change_nothing_with_the_real_model(real_model: Path, tmp_path: Path) -> None:
+    async def check() -> None:
+        section = EngineSection(deterministic=True, max_batch=8)
+        engine = build_engine(section, ModelSection(name=str(real_model)), tmp_path)
+        alone, crowded = await alone_and_crowded(engine, Request(FIRST, Sampling(max_tokens=32, seed=1)))
+        assert alone == crowded
+        one, other = await scored_alone_and_crowded(engine, ScoreRequest(FIRST, ("I think ", "it is seven")))
+        assert one == other
+        await engine.close()
+
+    asyncio.run(check())

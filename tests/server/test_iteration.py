@@ -1,0 +1,114 @@
+"""An iteration through a real server and real workers: resume, reuse, locks, cancelling, a killed process."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.environment import STACK_MARK
+from tasks.pipeline import STAGES
+from tests.server.conftest import LocalStack, wait_until
+
+pytestmark = pytest.mark.server
+
+
+def gpu_holders(stack: LocalStack) -> int:
+    return int(stack.api("/v2/concurrency_limits/nlac-gpu")["active_slots"])
+
+
+def flow_processes(stack: LocalStack) -> list[psutil.Process]:
+    marked = []
+    for process in psutil.process_iter():
+        try:
+            ours = process.environ().get(STACK_MARK) == str(stack.data)
+            if ours and "prefect.engine" in process.cmdline():
+                marked.append(process)
+        except psutil.Error:
+            continue
+    return marked
+
+
+def test_a_failed_stage_and_later_ones_alone_run_again_on_retry(stack: LocalStack, steer: Path) -> None:
+    (steer / "break").write_text("evaluate")
+    run = stack.start("iteration", config=str(stack.config))
+    failed = stack.finish(run)
+    assert failed["state_type"] == "FAILED"
+    assert "critique" in failed["state"]["message"]
+    assert f"prefect flow-run retry {run}" in failed["state"]["message"]
+    before, broken, after = list(STAGES)[:4], "critique", list(STAGES)[5:]
+    assert [name for _, name, _ in stack.steps(run)] == [*before, broken]
+    folders = {stage: stack.store.committed("trial", stage, 0) for stage in before}
+    assert stack.store.committed("trial", broken, 0) is None
+
+    (steer / "break").unlink()
+    stack.prefect("flow-run", "retry", run)
+    wait_until(lambda: stack.run(run)["run_count"] == 2, 60, "the second attempt")
+    assert stack.finish(run)["state_type"] == "COMPLETED"
+    second = {name: state for attempt, name, state in stack.steps(run) if attempt == 2}
+    assert second == {**dict.fromkeys(before, "Reused"), **dict.fromkeys([broken, *after], "Completed")}
+    stages = [child["name"].removesuffix("-trial-0") for child in stack.children(run)]
+    assert stages == [*before, broken, broken, *after]
+    assert {stage: stack.store.committed("trial", stage, 0) for stage in before} == folders
+
+    again = stack.start("iteration", config=str(stack.config), iteration=0)
+    assert stack.finish(again)["state_type"] == "COMPLETED"
+    assert {state for _, _, state in stack.steps(again)} == {"Reused"}
+    assert stack.children(again) == []
+    alone = stack.finish(stack.start("critic-sft", config=str(stack.config), iteration=0))
+    assert alone["state"]["name"] == "Reused"
+
+
+def test_a_second_writer_of_a_run_is_refused_by_name(stack: LocalStack) -> None:
+    with stack.store.lock("locked", "a test that holds it"):
+        refused = stack.finish(stack.start("rollout", config=str(stack.config), run="locked", iteration=0))
+    assert refused["state_type"] == "FAILED"
+    assert "run 'locked' is being written by a test that holds it" in refused["state"]["message"]
+
+
+def test_cancelling_an_iteration_ends_its_child_and_frees_what_it_held(
+    stack: LocalStack, steer: Path
+) -> None:
+    (steer / "wait").touch()
+    (steer / "child").touch()
+    run = stack.start("iteration", config=str(stack.config), run="cancelled")
+    wait_until(lambda: (steer / "child-pid").exists(), 90, "a request under way")
+    assert gpu_holders(stack) == 1
+    stack.prefect("flow-run", "cancel", run)
+    assert stack.finish(run, 60)["state_type"] == "CANCELLED"
+    assert [child["state_type"] for child in stack.children(run)] == ["CANCELLED"]
+    assert flow_processes(stack) == []
+    assert gpu_holders(stack) == 0
+    with stack.store.lock("cancelled", "this test"):
+        assert stack.store.committed("cancelled", "rollout", 0) is None
+    left_behind = int((steer / "child-pid").read_text())
+    wait_until(lambda: not psutil.pid_exists(left_behind), 30, "the end of the stage's own child process")
+
+
+def test_a_killed_stage_leaves_nothing_visible_and_can_be_run_again(stack: LocalStack, steer: Path) -> None:
+    (steer / "wait").touch()
+    (steer / "child").touch()
+    run = stack.start("rollout", config=str(stack.config), run="killed", iteration=0)
+    wait_until(lambda: (steer / "child-pid").exists(), 90, "a request under way")
+    os.kill(int(stack.run(run)["infrastructure_pid"].split(":")[-1]), signal.SIGKILL)
+    assert stack.finish(run, 60)["state_type"] == "CRASHED"
+    assert stack.store.committed("killed", "rollout", 0) is None
+    assert list(stack.data.glob("killed/rollout/**/*.parquet")) == []
+    left_behind = int((steer / "child-pid").read_text())
+    wait_until(lambda: not psutil.pid_exists(left_behind), 30, "the end of the stage's own child process")
+    (steer / "wait").unlink()
+    stack.prefect("flow-run", "retry", run)
+    wait_until(lambda: stack.run(run)["run_count"] == 2, 60, "the second attempt")
+    assert stack.finish(run, 150)["state_type"] == "COMPLETED"
+    committed = stack.store.committed("killed", "rollout", 0)
+    assert committed is not None
+    assert list((stack.data / "killed" / ".staging").iterdir()) == []
+
+
+@pytest.mark.parametrize("parameters", [{"iteration": -1}, {"run": "../elsewhere"}, {"iteratoin": 3}])
+def test_bad_parameters_are_refused_before_anything_runs(
+    stack: LocalStack, parameters: dict[str, object]
+) -> None:
+    with pytest.raises(AssertionError, match=next(iter(parameters))):
+        stack.start("rollout", **parameters)

@@ -1,0 +1,265 @@
+"""The MLflow bridge against a real SQLite store."""
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from prompts import template_text
+from schemas.config import Config
+from schemas.load import PROJECT_ROOT
+from storage.mlflow_bridge import Bridge
+from storage.store import Committed, Store
+from tests.support.committed import commit_rows
+from tests.support.rows import episode, evaluation, training_steps, transitions
+
+CONFIG = Config(run="trial")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "data")
+
+
+@pytest.fixture
+def bridge(store: Store) -> Bridge:
+    return Bridge(store.root)
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow takes seconds to make its tables; tests copy these."""
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def client(bridge: Bridge, empty_database: Path) -> MlflowClient:
+    bridge.home.mkdir(parents=True)
+    shutil.copy(empty_database, bridge.home / "mlflow.db")
+    return MlflowClient(tracking_uri=bridge.uri, registry_uri=bridge.uri)
+
+
+def runs(client: MlflowClient, **tags: str) -> list[Run]:
+    experiment = client.get_experiment_by_name("trial")
+    assert experiment is not None
+    wanted = " and ".join(f"tags.`nlac.{key}` = '{value}'" for key, value in tags.items())
+    return list(client.search_runs([experiment.experiment_id], wanted))
+
+
+def rollout(store: Store, **more: object) -> Committed:
+    played = episode()
+    tables = {"episodes": [played], "transitions": transitions(played)}
+    return commit_rows(store, "rollout", 0, tables, **more)  # type: ignore[arg-type]
+
+
+def adapter(tmp_path: Path, name: str) -> Path:
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(name.encode())
+    return folder
+
+
+def test_an_iteration_is_one_run_with_a_child_a_stage(
+    store: Store, bridge: Bridge, client: MlflowClient
+) -> None:
+    first = bridge.start_stage("trial", 0, "rollout", "1234", "http://127.0.0.1:4200/runs/flow-run/1234")
+    second = bridge.start_stage("trial", 0, "critic-sft")
+    [parent] = runs(client, kind="iteration")
+    children = {run.info.run_id: run for run in runs(client, kind="stage")}
+    assert set(children) == {first, second}
+    assert all(run.data.tags["mlflow.parentRunId"] == parent.info.run_id for run in children.values())
+    assert "http://127.0.0.1:4200/runs/flow-run/1234" in children[first].data.tags["mlflow.note.content"]
+    assert children[first].data.tags["nlac.prefect_flow_run_id"] == "1234"
+    bridge.finish_iteration("trial", 0, ok=True)
+    assert client.get_run(parent.info.run_id).info.status == "FINISHED"
+
+
+def test_a_finished_stage_carries_its_numbers_parameters_datasets_and_files(
+    store: Store, bridge: Bridge, client: MlflowClient
+) -> None:
+    determined = {"critic": {"learning_rate": 2e-4, "epochs": 1}, "seed": 0}
+    inputs = {"rollout@00000.transitions": "ab" * 32, "critic-sft@00000/optimizer.pt": "cd" * 32}
+    committed = commit_rows(
+        store, "critic-sft", 0, {"training_steps": training_steps(3)}, config=determined, inputs=inputs,
+        metrics={"target_moved": 0.5},
+    )  # fmt: skip
+    run_id = bridge.finish_stage(bridge.start_stage("trial", 0, "critic-sft"), committed, CONFIG)
+    assert run_id is not None
+    run = client.get_run(run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"critic.learning_rate": "0.0002", "critic.epochs": "1", "seed": "0"}
+    assert run.data.metrics["target_moved"] == 0.5
+    assert run.data.metrics["training_steps.rows"] == 3
+    losses = [(m.step, m.value) for m in client.get_metric_history(run_id, "train.loss")]
+    assert losses == [(0, 1.0), (1, 0.5), (2, 1 / 3)]
+    datasets = {d.dataset.name: (d.dataset.digest, d.tags[0].value) for d in run.inputs.dataset_inputs}
+    assert datasets == {
+        "critic-sft.training_steps": (committed.manifest.tables["training_steps"].digest[:32], "output"),
+        "rollout.transitions": ("ab" * 16, "input"),
+        "critic-sft.optimizer.pt": ("cd" * 16, "input"),
+    }
+    assert run.data.tags["nlac.fingerprint"] == committed.manifest.fingerprint
+    assert run.data.tags["nlac.data"] == str(committed.path)
+    kept = Path(run.info.artifact_uri.removeprefix("file://"))
+    assert kept.is_relative_to(bridge.home)
+    assert (kept / "manifest.json").read_text() == (committed.path / "manifest.json").read_text()
+    assert "run: trial" in (kept / "config.yaml").read_text()
+    assert run_id in (bridge.url(run_id) or "")
+
+
+def test_a_committed_stage_that_mlflow_lacks_is_logged_once(
+    store: Store, bridge: Bridge, client: MlflowClient
+) -> None:
+    committed = rollout(store)
+    first = bridge.ensure_logged(committed, CONFIG)
+    assert bridge.ensure_logged(committed, CONFIG) == first
+    [run] = runs(client, kind="stage")
+    assert (run.info.run_id, run.info.status) == (first, "FINISHED")
+    assert run.info.end_time - run.info.start_time == 1500  # as long as the stage took, not as the logging
+
+
+def test_a_forced_second_attempt_is_logged_beside_the_first(
+    store: Store, bridge: Bridge, client: MlflowClient
+) -> None:
+    first = bridge.ensure_logged(rollout(store), CONFIG)
+    second = bridge.ensure_logged(rollout(store, attempt=2), CONFIG)
+    assert first != second
+    assert len(runs(client, kind="stage")) == 2
+
+
+def test_a_failed_stage_keeps_its_reason_and_a_killed_one_does_not_stay_running(
+    bridge: Bridge, client: MlflowClient
+) -> None:
+    failed = bridge.start_stage("trial", 0, "critique")
+    bridge.fail_stage(failed, "no futures")
+    killed = bridge.start_stage("trial", 0, "critique")
+    bridge.start_stage("trial", 0, "critique")
+    assert failed and killed
+    assert client.get_run(failed).info.status == "FAILED"
+    assert client.get_run(failed).data.tags["nlac.error"] == "no futures"
+    assert client.get_run(killed).info.status == "KILLED"
+
+
+def test_a_prompt_gets_a_version_only_when_its_text_changes(
+    store: Store, bridge: Bridge, client: MlflowClient
+) -> None:
+    def used(text: str, iteration: int) -> None:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        committed = commit_rows(store, "critique", iteration, {"critiques": []}, prompts={"evaluate": digest})
+        run_id = bridge.finish_stage(None, committed, CONFIG, {"evaluate": text})
+        assert run_id and '"nlac-evaluate"' in client.get_run(run_id).data.tags["mlflow.linkedPrompts"]
+
+    for iteration, text in enumerate(
+        ["was it {{ good }}?", "was it {{ good }}?", "was it bad?", "was it {{ good }}?"]
+    ):
+        used(text, iteration)
+    found = client.search_model_versions("name = 'nlac-evaluate' and tags.`mlflow.prompt.is_prompt` = 'true'")
+    texts = {int(v.version): v.tags["mlflow.prompt.text"] for v in found}
+    assert texts == {1: "was it {{ good }}?", 2: "was it bad?"}
+
+
+def test_shipped_prompts_are_mirrored_without_being_handed_over(
+    store: Store, bridge: Bridge, client: MlflowClient
+) -> None:
+    digest = hashlib.sha256(template_text("refine").encode()).hexdigest()[:12]
+    bridge.ensure_logged(commit_rows(store, "refinement", 0, {}, prompts={"refine": digest}), CONFIG)
+    prompt = client.get_prompt_version("nlac-refine", "1")
+    assert prompt is not None and prompt.template == template_text("refine")
+
+
+def test_adapters_are_model_versions_whose_source_is_the_committed_folder(
+    store: Store, bridge: Bridge, client: MlflowClient, tmp_path: Path
+) -> None:
+    adapters = {"critic": adapter(tmp_path, "critic"), "target": adapter(tmp_path, "target")}
+    committed = commit_rows(store, "critic-sft", 0, {}, adapters=adapters)
+    run_id = bridge.finish_stage(None, committed, CONFIG)
+    for kind in ("critic", "target"):
+        [version] = client.search_model_versions(f"name = '{kind}'")
+        assert version.source == str(committed.path / kind)
+        assert version.tags["nlac.version"] == committed.manifest.adapters[kind].version
+        assert version.run_id == run_id
+    [experiment] = client.search_experiments(filter_string="name = 'trial'")
+    assert {m.name for m in client.search_logged_models([experiment.experiment_id])} == {"critic", "target"}
+    assert list(bridge.home.rglob("*.safetensors")) == []
+
+
+def test_the_best_evaluated_policy_is_the_champion(
+    store: Store, bridge: Bridge, client: MlflowClient, tmp_path: Path
+) -> None:
+    def trained_and_evaluated(iteration: int, successes: int) -> str:
+        folder = adapter(tmp_path, f"policy{iteration}")
+        trained = commit_rows(store, "policy-distillation", iteration, {}, adapters={"policy": folder})
+        bridge.finish_stage(None, trained, CONFIG)
+        version = trained.manifest.adapters["policy"].version
+        rows = [evaluation(version, successes, iteration=iteration)]
+        bridge.finish_stage(None, commit_rows(store, "evaluation", iteration, {"evaluations": rows}), CONFIG)
+        return version
+
+    def champion() -> tuple[str, str]:
+        aliases = ("champion", "champion-trial")
+        first, second = (client.get_model_version_by_alias("policy", alias) for alias in aliases)
+        return first.tags["nlac.version"], second.tags["nlac.version"]
+
+    trained_and_evaluated(0, 2)
+    better = trained_and_evaluated(1, 5)
+    assert champion() == (better, better)
+    trained_and_evaluated(2, 5)
+    assert champion() == (better, better)
+    [parent] = runs(client, kind="iteration", iteration="1")
+    assert parent.data.metrics["success_rate"] == 0.5
+
+
+def test_two_processes_that_start_at_once_share_one_store_and_one_iteration_run(bridge: Bridge) -> None:
+    code = (
+        "import sys; from pathlib import Path; from storage.mlflow_bridge import Bridge\n"
+        "assert Bridge(Path(sys.argv[1])).start_stage('trial', 0, sys.argv[2])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, str(bridge.root), stage], env=environment)
+        for stage in ("rollout", "critique")
+    ]
+    assert [process.wait(120) for process in started] == [0, 0]
+    client = MlflowClient(tracking_uri=bridge.uri)
+    assert len(runs(client, kind="iteration")) == 1
+    assert len(runs(client, kind="stage")) == 2
+
+
+def test_a_store_that_can_not_be_written_is_a_warning_and_the_stage_lives(
+    store: Store, bridge: Bridge, caplog: pytest.LogCaptureFixture
+) -> None:
+    bridge.home.parent.mkdir(parents=True)
+    bridge.home.write_text("in the way")
+    assert bridge.start_stage("trial", 0, "rollout") is None
+    assert bridge.finish_stage(None, rollout(store), CONFIG) is None
+    assert str(bridge.home) in caplog.text
+
+
+def test_neither_the_environment_s_tracking_server_nor_its_keys_are_touched(
+    store: Store, bridge: Bridge, client: MlflowClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'theirs.db'}")
+    monkeypatch.setenv("NLAC_TEST_KEY", "secret-value")
+    engine = {
+        "backend": "openai",
+        "base_url": "http://127.0.0.1:1/v1",
+        "model": "m",
+        "api_key_env": "NLAC_TEST_KEY",
+    }
+    config = Config.model_validate({"run": "trial", "engines": {"local": engine}})
+    bridge.finish_stage(None, rollout(store), config)
+    assert runs(client, kind="stage")
+    assert not (tmp_path / "theirs.db").exists()
+    with sqlite3.connect(bridge.home / "mlflow.db") as database:
+        assert not any("secret-value" in line for line in database.iterdump())
+    texts = [p.read_text() for p in bridge.home.rglob("*.yaml")]
+    assert texts and not any("secret-value" in text for text in texts)

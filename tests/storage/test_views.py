@@ -1,0 +1,231 @@
+"""SQL views over real committed folders."""
+
+import io
+import json
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+
+from schemas.frames import dtype_of, frame_schema, to_frame
+from schemas.rows import TABLES
+from storage.catalog import VIEWS, relations, sql_type
+from storage.files import sha256_file
+from storage.render import render
+from storage.store import Committed, Store
+from storage.views import connect
+from tests.support.committed import commit_rows
+from tests.support.rows import episode, improvement, training_row, transitions
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "data")
+
+
+def rows(database: duckdb.DuckDBPyConnection, query: str) -> list[tuple[object, ...]]:
+    return database.execute(query).fetchall()
+
+
+def rollout(store: Store, iteration: int, **changes: object) -> Committed:
+    played = episode(iteration=iteration, **changes)
+    return commit_rows(
+        store,
+        "rollout",
+        iteration,
+        {"episodes": [played], "transitions": transitions(played)},
+        run=played.run,
+    )
+
+
+def test_a_store_without_data_has_every_table_empty_and_typed_and_creates_nothing(store: Store) -> None:
+    database = connect(store)
+    for name in (*TABLES, *VIEWS):
+        assert rows(database, f"select count(*) from {name}") == [(0,)]
+    assert rows(
+        database, "select typeof(any_value(logprobs)), typeof(any_value(success)) from transitions"
+    ) == [("DOUBLE[]", "BOOLEAN")]
+    assert not store.root.exists()
+
+
+def test_views_have_the_columns_and_types_of_their_models(store: Store) -> None:
+    rollout(store, 0)
+    database = connect(store)
+    for name, model in {**TABLES, **VIEWS}.items():
+        described = [(row[0], row[1]) for row in rows(database, f"describe {name}")]
+        assert [column for column, _ in described] == list(model.model_fields), name
+        for (column, found), field in zip(described, model.model_fields.values(), strict=True):
+            expected = sql_type(dtype_of(field.annotation))
+            assert found == expected or (expected == "GENERATION" and found.startswith("STRUCT(")), (
+                name,
+                column,
+            )
+
+
+def test_views_read_all_iterations_and_runs(store: Store) -> None:
+    rollout(store, 0)
+    rollout(store, 1)
+    rollout(store, 0, run="other", success=True)
+    database = connect(store)
+    counted = "select run, iteration, count(*) from transitions group by all order by all"
+    assert rows(database, counted) == [("other", 0, 2), ("trial", 0, 2), ("trial", 1, 2)]
+    assert rows(database, "select run, avg(success::int) from episodes group by 1 order by 1") == [
+        ("other", 1.0),
+        ("trial", 0.0),
+    ]
+
+
+def test_a_recomputed_stage_replaces_its_rows_and_the_old_ones_stay_reachable(store: Store) -> None:
+    first = rollout(store, 0)
+    second = commit_rows(
+        store, "rollout", 0, {"episodes": [episode(success=True)], "transitions": []}, attempt=2
+    )
+    database = connect(store)
+    assert rows(database, "select success from episodes") == [(True,)]
+    old = "select success, folder from superseded.episodes"
+    assert rows(database, old) == [(False, first.manifest.folder)]
+    states = "select state, folder, rows_out from stages order by state"
+    assert rows(database, states) == [
+        ("current", second.manifest.folder, 1),
+        ("superseded", first.manifest.folder, 3),
+    ]
+
+
+def test_a_stale_stage_still_counts_and_says_so(store: Store) -> None:
+    rollout(store, 0)
+    current = store.current("trial", 0)
+    stale = {name: entry.model_copy(update={"stale": True}) for name, entry in current.stages.items()}
+    store.set_current("trial", 0, current.model_copy(update={"stages": stale}))
+    database = connect(store)
+    assert rows(database, "select state from stages") == [("stale",)]
+    assert rows(database, "select count(*) from episodes") == [(1,)]
+
+
+def test_columns_that_an_older_file_lacks_are_null(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    older = rollout(store, 0)
+    played = older.path / "episodes.parquet"
+    # As if `invalid_actions` had been added in version 2: the file on disk is of version 1 and lacks it.
+    to_frame(TABLES["episodes"], [episode()]).drop("invalid_actions").write_parquet(
+        played, metadata={"nlac.schema": "episodes@1"}
+    )
+    restate(older, "episodes.parquet")
+    monkeypatch.setattr(TABLES["episodes"], "VERSION", 2)
+    rollout(store, 1)
+    problems: list[str] = []
+    database = connect(store, problems)
+    assert problems == []
+    found = rows(database, "select iteration, invalid_actions from episodes order by 1")
+    assert found == [(0, None), (1, 0)]
+    assert [c[0] for c in rows(database, "describe episodes")] == list(frame_schema(TABLES["episodes"]))
+
+
+def restate(committed: Committed, file: str) -> None:
+    """Bring the manifest up to a file that was changed."""
+    path = committed.path / file
+    entries = [
+        e.model_copy(update={"bytes": path.stat().st_size, "sha256": sha256_file(path)})
+        if e.path == file
+        else e
+        for e in committed.manifest.files
+    ]
+    manifest = committed.manifest.model_copy(update={"files": entries})
+    (committed.path / "manifest.json").write_text(manifest.model_dump_json(), encoding="utf-8")
+
+
+def test_broken_files_are_named_and_left_out(store: Store) -> None:
+    good = rollout(store, 0)
+    truncated, torn, no_manifest = rollout(store, 1), rollout(store, 2), rollout(store, 3)
+    file = truncated.path / "episodes.parquet"
+    file.write_bytes(file.read_bytes()[:-20])
+    footerless = torn.path / "episodes.parquet"
+    footerless.write_bytes(footerless.read_bytes()[:-8] + b"\0" * 8)
+    (no_manifest.path / "manifest.json").write_text('{"fingerprint": "ab', encoding="utf-8")
+    (store.iteration_dir("trial", 4)).mkdir(parents=True)
+    (store.iteration_dir("trial", 4) / "current.json").write_text("{", encoding="utf-8")
+
+    problems: list[str] = []
+    database = connect(store, problems)
+    assert rows(database, "select distinct iteration from episodes") == [(good.manifest.iteration,)]
+    assert rows(database, "select distinct iteration from transitions order by 1") == [(0,), (1,), (2,)]
+    named = [str(file), str(footerless), str(no_manifest.path / "manifest.json"), "00004/current.json"]
+    for path in named:
+        assert sum(path in problem for problem in problems) == 1, path
+    assert rows(database, "select count(*) from problems") == [(len(named),)]
+
+
+def test_paths_with_quotes_and_glob_characters_are_read(tmp_path: Path) -> None:
+    store = Store(tmp_path / "it's [a] *data?")
+    rollout(store, 0)
+    assert rows(connect(store), "select iteration, count(*) from episodes group by 1") == [(0, 1)]
+
+
+def test_lineage_leads_from_a_distilled_action_to_its_transition_and_episode(
+    store: Store, tmp_path: Path
+) -> None:
+    rollout(store, 0)
+    played = transitions(episode())[1]
+    for kind in ("critic", "policy"):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "weights").write_text(kind)
+    critic, policy = "critic@00000:c", "policy@00000:p"
+    made = improvement(played, critic)
+    source = training_row("critic-sft", "corrected_targets", made["replay_samples"][0].sample_id, critic)
+    commit_rows(store, "bellman-targets", 0, {"replay_samples": made["replay_samples"]})
+    commit_rows(store, "critic-sft", 0, {"training_rows": [source]}, adapters={"critic": tmp_path / "critic"})
+    commit_rows(store, "critique", 0, {t: made[t] for t in ("futures", "critiques")})
+    commit_rows(store, "refinement", 0, {"refinements": made["refinements"]})
+    distilled = training_row(
+        "policy-distillation", "refinements", made["refinements"][0].refinement_id, policy
+    )
+    commit_rows(
+        store,
+        "policy-distillation",
+        0,
+        {"training_rows": [distilled]},
+        adapters={"policy": tmp_path / "policy"},
+    )
+
+    database = connect(store)
+    [found] = database.sql("select * from lineage").to_arrow_table().to_pylist()
+    assert found["refined_action"] == "5"
+    assert found["judged_action"] == "9"
+    assert found["futures"] == ["future 0", "future 1"]
+    assert found["critic_version"] == critic
+    assert found["critic_rows"] == [{"source_table": "corrected_targets", "source_id": source.source_id}]
+    assert found["distilled_into"] == policy
+    assert found["transition_id"] == played.transition_id
+    assert (found["replayed_action"], found["done"]) == ("1", True)
+    assert found["episode_id"] == played.episode_id
+    kinds = rows(database, "select kind, stage from adapters order by 1")
+    assert kinds == [("critic", "critic-sft"), ("policy", "policy-distillation")]
+
+
+def test_every_format_gives_the_same_values() -> None:
+    database = duckdb.connect()
+    query = "select 1 as n, 'it''s' as s, [1, 2] as l, {'a': null} as g, null::int as z, 'nan'::double as x"
+
+    def rendered(how: str) -> bytes:
+        stream = io.BytesIO()
+        render(database.sql(query), how, stream)  # type: ignore[arg-type]
+        return stream.getvalue()
+
+    assert rendered("csv").decode() == "n,s,l,g,z,x\n1,it's,\"[1, 2]\",{'a': NULL},,nan\n"
+    [row] = json.loads(rendered("json"))
+    assert row == {"n": 1, "s": "it's", "l": [1, 2], "g": {"a": None}, "z": None, "x": None}
+    frame = pl.read_parquet(io.BytesIO(rendered("parquet")))
+    assert frame.select("n", "s", "l").rows() == [(1, "it's", [1, 2])]
+    assert "it's" in rendered("table").decode()
+
+
+def test_results_without_rows_are_valid_in_every_format() -> None:
+    database = duckdb.connect()
+    stream = io.BytesIO()
+    render(database.sql("select 1 as a where false"), "json", stream)
+    assert json.loads(stream.getvalue()) == []
+
+
+def test_every_column_of_every_table_has_a_meaning() -> None:
+    for relation in relations():
+        assert relation.meaning, relation.name
+        assert all(column.meaning for column in relation.columns), relation.name

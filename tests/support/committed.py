@@ -1,0 +1,70 @@
+"""Commit given rows as a stage would, without computing anything."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from schemas.frames import to_frame
+from schemas.manifest import AdapterEntry, Determinants, FileEntry, Manifest, TableEntry, folder_name
+from schemas.rows import TABLES, Row
+from storage.files import sha256_file
+from storage.store import Committed, Store
+from storage.tables import schema_stamp, table_digest, write_table
+from tasks.determinants import fingerprint_of
+
+
+def commit_rows(
+    store: Store,
+    stage: str,
+    iteration: int,
+    tables: Mapping[str, Sequence[Row]],
+    *,
+    run: str = "trial",
+    adapters: Mapping[str, Path] | None = None,
+    inputs: Mapping[str, str] | None = None,
+    config: Mapping[str, object] | None = None,
+    prompts: Mapping[str, str] | None = None,
+    metrics: Mapping[str, float] | None = None,
+    attempt: int = 1,
+    determinants: Determinants | None = None,
+) -> Committed:
+    """Commit tables, and adapter folders (kind -> a folder that is moved in), with a true manifest.
+
+    Without `determinants` they are made of config, prompts and inputs.
+    """
+    determinants = determinants or Determinants(
+        stage=stage, code_version=1, run=run, iteration=iteration, config=dict(config or {}),
+        prompts=dict(prompts or {}), models={}, inputs=dict(inputs or {}),
+    )  # fmt: skip
+    fingerprint = fingerprint_of(determinants)
+    with store.staging(run) as folder:
+        entries = {}
+        for name, rows in tables.items():
+            frame = to_frame(TABLES[name], rows)
+            write_table(folder / f"{name}.parquet", TABLES[name], frame)
+            statuses = frame["status"].value_counts()
+            counts = dict(zip(statuses["status"], statuses["count"], strict=True))
+            entries[name] = TableEntry(
+                file=f"{name}.parquet", schema_version=schema_stamp(TABLES[name]), rows=frame.height,
+                rejected=frame.height - counts.get("ok", 0), statuses=counts, digest=table_digest(frame),
+            )  # fmt: skip
+        made = {}
+        for kind, source in (adapters or {}).items():
+            source.rename(folder / kind)
+            made[kind] = AdapterEntry(
+                folder=kind,
+                version=f"{kind}@{iteration:05d}:{folder_name(fingerprint, attempt)}",
+                digest=hashlib.sha256(kind.encode()).hexdigest(),
+            )
+        files = [
+            FileEntry(path=str(p.relative_to(folder)), bytes=p.stat().st_size, sha256=sha256_file(p))
+            for p in sorted(folder.rglob("*"))
+            if p.is_file()
+        ]
+        manifest = Manifest(
+            fingerprint=fingerprint, attempt=attempt, determinants=determinants, tables=entries,
+            adapters=made, files=files, rows_in=sum(e.rows for e in entries.values()),
+            metrics=dict(metrics or {}), tokens=100,
+            started_at="2026-01-01T00:00:00+00:00", seconds=1.5, packages={}, machine="test",
+        )  # fmt: skip
+        return store.commit(folder, manifest)

@@ -1,0 +1,270 @@
+"""The commands that look at data, as a user calls them."""
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner, Result
+
+from flows.data_commands import register
+from schemas.config import Config
+from schemas.load import PROJECT_ROOT, dump_config, load_config
+from schemas.rows import TABLES
+from storage.mlflow_bridge import Bridge
+from storage.store import Store
+from tasks.determinants import determine
+from tasks.iterations import begin_iteration
+from tasks.pipeline import STAGES, resolve_inputs
+from tests.support.committed import commit_rows
+from tests.support.rows import episode, transitions
+
+app = typer.Typer()
+register(app)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "data")
+
+
+def nlac(store: Store, *words: str) -> Result:
+    return CliRunner().invoke(app, list(words), env={"NLAC_DATA": str(store.root)})
+
+
+def played(store: Store) -> Path:
+    row = episode(success=True)
+    tables = {"episodes": [row], "transitions": transitions(row)}
+    return commit_rows(store, "rollout", 0, tables).path
+
+
+def test_sql_answers_over_committed_data(store: Store) -> None:
+    played(store)
+    query = "select iteration, avg(success::int) as rate from episodes group by 1"
+    assert json.loads(nlac(store, "sql", query, "--format", "json").stdout) == [{"iteration": 0, "rate": 1.0}]
+    assert nlac(store, "sql", query, "--format", "csv").stdout == "iteration,rate\n0,1.0\n"
+    assert "rate" in nlac(store, "sql", query).stdout
+    parquet = nlac(store, "sql", query, "--format", "parquet").stdout_bytes
+    assert pl.read_parquet(io.BytesIO(parquet)).rows() == [(0, 1.0)]
+
+
+def test_sql_writes_to_a_file(store: Store, tmp_path: Path) -> None:
+    played(store)
+    out = tmp_path / "out.parquet"
+    assert nlac(store, "sql", "from transitions", "--format", "parquet", "--output", str(out)).exit_code == 0
+    assert pl.read_parquet(out).height == 2
+
+
+def test_sql_alone_lists_every_table_with_its_columns(store: Store) -> None:
+    listed = nlac(store, "sql").stdout
+    for name, model in TABLES.items():
+        assert f"\n{name}: " in f"\n{listed}"
+        assert all(column in listed for column in model.model_fields)
+    assert "the environment's own definition of success" in listed
+    assert not store.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("select sucess from episodes", '"success"'),
+        ("select * from epsodes", '"episodes"'),
+        ("selec 1", "syntax error"),
+        ("", "empty"),
+    ],
+)
+def test_a_wrong_query_is_one_line_with_the_near_name(store: Store, query: str, said: str) -> None:
+    result = nlac(store, "sql", query)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_sql_names_a_truncated_file_and_answers_without_it(store: Store) -> None:
+    file = played(store) / "episodes.parquet"
+    file.write_bytes(file.read_bytes()[:-9])
+    result = nlac(store, "sql", "select count(*) as n from episodes", "--format", "csv")
+    assert (result.exit_code, result.stdout) == (0, "n\n0\n")
+    assert str(file) in result.stderr
+
+
+def test_verify_finds_a_changed_byte(store: Store) -> None:
+    file = played(store) / "transitions.parquet"
+    assert nlac(store, "verify").exit_code == 0
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    result = nlac(store, "verify")
+    assert result.exit_code == 1
+    assert str(file) in result.stderr
+
+
+def committed_rollout(store: Store, config: Config) -> None:
+    """A rollout whose determinants are those of this very program, without having played it."""
+    begin_iteration(store, config, 0)
+    stage, inputs = STAGES["rollout"], resolve_inputs(store, config, "rollout", 0)
+    determinants = determine(stage, config, 0, inputs)
+    commit_rows(
+        store, "rollout", 0, {"episodes": [], "transitions": []}, run=config.run, determinants=determinants
+    )
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Config:
+    """A configuration whose model is a folder, so that nothing is loaded or converted."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    return Config.model_validate({"run": "trial", "model": {"name": str(model)}})
+
+
+def test_explain_says_reuse_or_names_the_field_that_changed(
+    store: Store, scripted: Config, tmp_path: Path
+) -> None:
+    committed_rollout(store, scripted)
+    same = nlac(store, "explain", "rollout", "0", "--run", "trial")
+    assert same.exit_code == 0, same.stderr
+    assert "rollout of iteration 0, run 'trial': reuse" in same.stdout
+
+    changed = tmp_path / "changed.yaml"
+    longer = scripted.model_copy(update={"rollout": scripted.rollout.model_copy(update={"max_steps": 99})})
+    changed.write_text(dump_config(longer))
+    result = nlac(store, "explain", "rollout", "0", "--config", str(changed))
+    assert "recompute" in result.stdout
+    assert "rollout.max_steps" in result.stdout and "99" in result.stdout
+
+
+def test_explain_of_a_stage_whose_input_is_missing_says_which(store: Store) -> None:
+    result = nlac(store, "explain", "bellman-targets", "0")
+    assert result.exit_code == 1
+    assert "rollout" in result.stderr
+    unknown = nlac(store, "explain", "critic", "0")
+    assert unknown.exit_code == 2
+    assert "critic-sft" in unknown.stderr
+
+
+def written(path: Path, content: Mapping[str, object]) -> str:
+    path.write_text(yaml.safe_dump(content))
+    return str(path)
+
+
+def test_config_check_prints_what_a_run_would_do(store: Store, scripted: Config, tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(dump_config(scripted))
+    result = nlac(store, "config", "check", str(file))
+    assert result.exit_code == 0, result.stderr
+    assert all(stage in result.stdout for stage in STAGES)
+    assert "nlac-training" in result.stdout
+    assert not store.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"critc": {}}, "critc: unknown field"),
+        ({"critic": {"epochs": "many"}}, "critic.epochs"),
+        ({"model": {"name": "/nowhere/at/all"}}, "model.name"),
+        ({"environment": {"name": "chess"}}, "environment.name"),
+    ],
+)
+def test_config_check_refuses_with_one_line_that_names_the_field(
+    store: Store, tmp_path: Path, content: dict[str, object], said: str
+) -> None:
+    result = nlac(store, "config", "check", written(tmp_path / "bad.yaml", content))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not store.root.exists()
+
+
+def test_config_show_prints_a_file_that_gives_the_same_configuration(store: Store, tmp_path: Path) -> None:
+    original = written(tmp_path / "a.yaml", {"run": "mine", "target": {"tau": 0.5}})
+    shown = tmp_path / "b.yaml"
+    shown.write_text(nlac(store, "config", "show", original).stdout)
+    assert load_config(shown) == load_config(original)
+
+
+def test_export_refuses_what_it_can_not_do(store: Store, tmp_path: Path) -> None:
+    nothing = nlac(store, "export", "policy", str(tmp_path / "out"))
+    assert nothing.exit_code == 1
+    assert "no trained policy" in nothing.stderr and "--merge" in nothing.stderr
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("keep")
+    full = nlac(store, "export", "policy", str(tmp_path / "full"), "--merge")
+    assert full.exit_code == 1
+    assert "not an empty folder" in full.stderr
+    other = nlac(store, "export", "policy", str(tmp_path / "out"), "--iteration", "3")
+    assert "iteration 3 of run 'default' has no trained policy" in other.stderr
+
+
+def test_the_reference_pages_are_up_to_date() -> None:
+    command = [sys.executable, str(PROJECT_ROOT / "docs" / "reference.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, typer; from flows.data_commands import register; register(typer.Typer())\n"
+        "sys.exit(sorted({'duckdb', 'polars', 'torch', 'prefect', 'mlflow', 'textarena'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.strip() == "[]"
+
+
+def test_mlflow_ui_without_a_store_says_what_to_do(store: Store) -> None:
+    result = nlac(store, "mlflow-ui")
+    assert result.exit_code == 1
+    assert "make iteration" in result.stderr
+    assert not store.root.exists()
+
+
+def test_mlflow_ui_serves_the_data_root_s_store(store: Store) -> None:
+    commit = commit_rows(store, "rollout", 0, {})
+    assert Bridge(store.root).ensure_logged(commit, Config(run="trial"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code = "import sys, typer; from flows.data_commands import register; a = typer.Typer(); register(a); a()"
+    server = subprocess.Popen(
+        [sys.executable, "-c", code, "mlflow-ui", "--port", str(port)],
+        env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT), "NLAC_DATA": str(store.root)},
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        assert f"http://127.0.0.1:{port}" in server.stdout.readline()
+        address = f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/get-by-name?experiment_name=trial"
+        assert json.loads(answer(address))["experiment"]["name"] == "trial"
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
+def answer(address: str, seconds: float = 90) -> bytes:
+    """What a server that is starting says in the end."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=5) as response:
+                return bytes(response.read())
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)

@@ -1,0 +1,127 @@
+"""The loss against arithmetic done by hand on full logits."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from peft import PeftModel
+from tiny_rows import by_hand, critic, policy
+
+from schemas.config import ModelSection, TrainingSection
+from tasks.engines.chat import ChatTokenizer
+from tasks.training import loss as loss_module
+from tasks.training.adapters import fresh_adapter
+from tasks.training.data import Encoded, Example, encode
+from tasks.training.loss import label_logprobs, row_coefficients, shared_prefix
+from tasks.training.model import load_base
+from tasks.training.optimizer import Optimizer
+from tasks.training.trainer import _step
+
+
+@pytest.fixture
+def tuned(model_section: ModelSection) -> PeftModel:
+    """A model whose adapter is not zero."""
+    model = fresh_adapter(load_base(model_section), model_section, seed=1)
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(2)
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.1)
+    return model
+
+
+def encoded(chat: ChatTokenizer, examples: Sequence[Example]) -> list[Encoded]:
+    return [encode(example, chat, 256) for example in examples]
+
+
+def gradients(model: PeftModel) -> dict[str, torch.Tensor]:
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    assert one.keys() == other.keys() and one
+    return all((one[name] - other[name]).norm() <= 1e-4 * other[name].norm() for name in one)
+
+
+def test_label_logprobs_are_those_of_the_full_logits_whatever_the_padding_and_shared_beginning(
+    tuned: PeftModel, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tuned.get_base_model()
+    rows = encoded(chat, [critic(1), critic(2), critic(3)])  # all prompts begin alike
+    assert shared_prefix(rows) > 32 and len({row.tokens for row in rows}) > 1
+    monkeypatch.setattr(loss_module, "CHUNK", 7)
+    for together in (rows, [*rows, *encoded(chat, [policy(5)])], [rows[1]]):
+        for row, logprobs in zip(together, label_logprobs(base, together), strict=True):
+            torch.testing.assert_close(logprobs, by_hand(base, row), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_flow_through_the_shared_beginning(tuned: PeftModel, chat: ChatTokenizer) -> None:
+    base = tuned.get_base_model()
+    rows = encoded(chat, [critic(1), critic(2), critic(3)])
+    torch.cat(label_logprobs(base, rows)).sum().backward()
+    shared = gradients(tuned)
+    tuned.zero_grad()
+    torch.cat([by_hand(base, row) for row in rows]).sum().backward()
+    assert close(shared, gradients(tuned))
+
+
+def test_the_shared_beginning_leaves_every_row_a_prompt_token(chat: ChatTokenizer) -> None:
+    row = encode(critic(1), chat, 256)
+    assert shared_prefix([row, row]) == len(row.prompt_ids) - 1
+    assert shared_prefix([row]) == 0
+    other = replace(row, prompt_ids=(0, *row.prompt_ids))
+    assert shared_prefix([row, other]) == 0
+
+
+def test_the_batch_loss_is_weighted_critic_mean_plus_policy_mean(
+    tuned: PeftModel, chat: ChatTokenizer, model_section: ModelSection
+) -> None:
+    base = tuned.get_base_model()
+    batch = encoded(chat, [critic(1, 0.5), critic(2, 0.2), critic(3, 1.0), policy(1), policy(2)])
+    assert row_coefficients(batch) == pytest.approx([0.5 / 3, 0.2 / 3, 1 / 3, 1 / 2, 1 / 2])
+    nll = [-by_hand(base, row).mean().item() for row in batch]
+    record = _step(base, _optimizer(tuned), batch, 0, 2)
+    assert record.critic_loss == pytest.approx((0.5 * nll[0] + 0.2 * nll[1] + nll[2]) / 3, rel=1e-4)
+    assert record.policy_loss == pytest.approx((nll[3] + nll[4]) / 2, rel=1e-4)
+    assert record.loss == pytest.approx(record.critic_loss + record.policy_loss)
+    assert (record.rows, record.tokens) == (5, sum(row.tokens for row in batch))
+    assert record.label_tokens == sum(len(row.label_ids) for row in batch)
+
+
+def test_a_batch_of_one_role_has_no_loss_of_the_other(tuned: PeftModel, chat: ChatTokenizer) -> None:
+    record = _step(tuned.get_base_model(), _optimizer(tuned), encoded(chat, [policy(1)]), 0, 4)
+    assert record.critic_loss is None and record.policy_loss == record.loss
+
+
+def test_only_label_tokens_have_a_loss(tuned: PeftModel, chat: ChatTokenizer) -> None:
+    """The sum of the parts is the whole: a prompt token has no term, a label token has one."""
+    base = tuned.get_base_model()
+    row = encode(critic(2), chat, 256)
+    moved = replace(  # the label's first five tokens given instead of predicted
+        row, prompt_ids=row.prompt_ids + row.label_ids[:5], label_ids=row.label_ids[5:]
+    )
+    whole, rest = label_logprobs(base, [row])[0], label_logprobs(base, [moved])[0]
+    assert len(whole) == len(row.label_ids)
+    torch.testing.assert_close(whole[5:], rest, rtol=1e-4, atol=1e-5)
+
+
+def test_micro_batches_give_the_gradient_of_the_whole_batch(
+    tuned: PeftModel, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With roles and lengths spread unevenly over the micro-batches."""
+    batch = encoded(chat, [critic(i, 0.1 + i / 10) for i in range(5)] + [policy(1), policy(7)])
+    optimizer = _optimizer(tuned)
+    monkeypatch.setattr(optimizer, "step", lambda: None)  # leave the gradients to be compared
+    monkeypatch.setattr(optimizer, "clip", lambda: 1.0)
+    seen = []
+    for size in (7, 3, 1):
+        _step(tuned.get_base_model(), optimizer, batch, 0, size)
+        seen.append(gradients(tuned))
+        tuned.zero_grad()
+    assert close(seen[0], seen[1]) and close(seen[0], seen[2])
+
+
+def _optimizer(model: PeftModel) -> Optimizer:
+    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    return Optimizer(parameters, TrainingSection(), None)

@@ -1,0 +1,139 @@
+"""Configurations: every problem is one line that names the field and the remedy, before anything is made."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from schemas.config import Config
+from schemas.load import PROJECT_ROOT, ConfigError, data_root, dump_config, load_config
+from tasks.check import check_config, plan
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "c.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("file", sorted((PROJECT_ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
+def test_shipped_configurations_load_and_dump_to_themselves(file: Path, tmp_path: Path) -> None:
+    config = load_config(file)
+    assert load_config(write(tmp_path, dump_config(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sed: 1", "sed: unknown field"),
+        ("replay: {transition: 3}", "replay.transition: unknown field"),
+        ("seed: many", "seed: .*valid integer.*'many'"),
+        ("replay: {alpha: -1}", "replay.alpha: .*greater than or equal to 0"),
+        ("target: {tau: 0}", "target.tau: "),
+        ("run: ../escape", "run: "),
+        ("run: [", "not valid YAML"),
+        ("- a", "must hold fields"),
+        ("roles: {policy: {engine: cloud}}", "roles.policy.engine: no engine 'cloud'"),
+        ("engines: {local: {backend: openai}}", "engines.local: backend openai needs base_url"),
+        ("parameters: separate\ncritic: {mix: 0.5}", "critic.mix: rows of the other role"),
+    ],
+)
+def test_a_bad_field_is_named_with_its_remedy(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_config(write(tmp_path, text))
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: no such configuration file"):
+        load_config("nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model": {"name": "/no/such/folder"}}, "model.name"),
+        ({"environment": {"name": "chess"}}, "environment.name: 'chess' is unknown"),
+        ({"environment": {"options": {"game": "Nope-v0"}}}, "environment.options"),
+        ({"engines": {"local": {"backend": "scripted", "rules": "no.where:f"}}}, "engines.local"),
+        ({"roles": {"predict": {"template": "/no/such.j2"}}}, r"/no/such\.j2: prompt template can't be read"),
+    ],
+)
+def test_what_would_fail_later_is_refused_before(
+    tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    root = tmp_path / "data"
+    with pytest.raises(ConfigError, match=said):
+        check_config(Config.model_validate(changes), root)
+    assert not root.exists()
+
+
+def test_an_api_key_is_only_ever_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = {
+        "backend": "openai",
+        "base_url": "http://127.0.0.1:9/v1",
+        "model": "m",
+        "api_key_env": "NLAC_TEST_KEY",
+    }
+    config = Config.model_validate(
+        {
+            "engines": {"local": {}, "judge": section},
+            "roles": {"evaluate": {"engine": "judge", "structured": False}},
+        }
+    )
+    monkeypatch.delenv("NLAC_TEST_KEY", raising=False)
+    with pytest.raises(ConfigError, match="NLAC_TEST_KEY is not set"):
+        check_config(config, tmp_path)
+    monkeypatch.setenv("NLAC_TEST_KEY", "sk-very-secret")
+    check_config(config, tmp_path)
+    assert "sk-very-secret" not in dump_config(config)
+
+
+def test_an_unwritable_data_root_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is not a folder; choose another with --data"):
+        check_config(Config(), tmp_path / "file" / "data")
+
+
+def test_a_role_is_refused_an_engine_that_cannot_hold_a_format(tmp_path: Path) -> None:
+    section = {"backend": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    config = Config.model_validate(
+        {
+            "engines": {"local": {}, "judge": section},
+            "roles": {"evaluate": {"engine": "judge", "structured": True}},
+        }
+    )
+    with pytest.raises(ConfigError, match=r"roles.evaluate.structured: engine 'judge' can't hold a format"):
+        check_config(config, tmp_path)
+
+
+def test_the_plan_names_every_stage_and_its_pool() -> None:
+    rows = plan(Config())
+    assert [r.stage for r in rows] == [
+        "rollout", "bellman-targets", "cot-correction", "critic-sft", "critique", "refinement",
+        "policy-distillation", "evaluation",
+    ]  # fmt: skip
+    assert {r.pool for r in rows if r.stage in ("critic-sft", "policy-distillation")} == {
+        Config().pools.training
+    }
+    assert all(r.requests > 0 for r in rows if r.pool == Config().pools.inference)
+
+
+def test_the_default_moves_the_target_by_half_or_more_an_iteration() -> None:
+    config = load_config()
+    own_rows = config.critic.batch_rows - round(config.critic.batch_rows * config.mix("critic"))
+    steps = -(-config.replay.transitions // own_rows) * config.critic.epochs
+    assert config.target_moved(steps) >= 0.5
+    assert Config(target={"tau": 0.5}).target_moved(2) == pytest.approx(0.75)
+
+
+def test_the_data_root_is_where_one_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NLAC_DATA", raising=False)
+    assert data_root() == PROJECT_ROOT / "data"
+    monkeypatch.setenv("NLAC_DATA", str(tmp_path / "a"))
+    assert data_root() == tmp_path / "a"
+    assert data_root(str(tmp_path / "b")) == tmp_path / "b"
+
+
+def test_separate_parameters_mix_nothing_and_shared_a_quarter() -> None:
+    assert Config().mix("critic") == 0.25
+    assert Config.model_validate(yaml.safe_load("parameters: separate")).mix("critic") == 0.0

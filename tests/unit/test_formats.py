@@ -1,0 +1,70 @@
+"""Reading and writing the roles' texts."""
+
+import re
+
+import pytest
+
+from tasks.environments.base import ActionFormat
+from tasks.formats import (
+    VERDICT_REGEX,
+    Action,
+    action_regex,
+    future_segments,
+    read_action,
+    read_future,
+    read_verdict,
+    write_action,
+)
+
+NUMBER = ActionFormat(r"\[(?:[1-9]|1[0-9]|20)\]", "a number")
+
+
+def test_an_action_is_read_as_it_is_written() -> None:
+    text = write_action("half of it", "[10]")
+    assert re.fullmatch(action_regex(NUMBER), text)
+    assert read_action(text, NUMBER) == Action("half of it", "[10]", valid=True)
+    assert read_action(write_action("", "[10]"), NUMBER) == Action("", "[10]", valid=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["[10]", "Thought: x", "Thought: x\nAction: ten", "Action: [21]", "", "Action: [3] or [4]"]
+)
+def test_an_action_without_its_format_is_not_valid_and_nothing_is_made_up(text: str) -> None:
+    found = read_action(text, NUMBER)
+    assert not found.valid
+    assert found.action in text
+
+
+def test_a_future_without_its_format_is_marked() -> None:
+    assert read_future("Thought: a\nFuture: b c").description == "b c"
+    whole = read_future("it will go well")
+    assert (whole.thought, whole.description, whole.malformed) == ("", "it will go well", True)
+    assert read_future("Thought: a\nFuture:").malformed
+
+
+def test_the_label_reads_back_as_what_it_was_made_from() -> None:
+    before, description = future_segments("because", "it ends well")
+    found = read_future(before + description)
+    assert (found.thought, found.description, found.malformed) == ("because", "it ends well", False)
+    assert read_future("".join(future_segments("", "x"))).thought == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "optimal"),
+    [
+        ("Optimal: yes\nReason: it wins", True),
+        ("Optimal: No\nReason: it loses", False),
+        ("Optimal: yes", True),
+        ("it was fine", None),
+        ("Optimal: yesterday", None),
+        ("", None),
+    ],
+)
+def test_a_verdict_is_yes_or_no_or_unreadable(text: str, optimal: bool | None) -> None:
+    assert read_verdict(text).optimal is optimal
+
+
+def test_the_verdict_format_is_readable() -> None:
+    text = "Optimal: no\nReason: guess lower"
+    assert re.fullmatch(VERDICT_REGEX, text)
+    assert read_verdict(text).reason == "guess lower"
