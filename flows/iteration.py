@@ -79,7 +79,10 @@ def _adopt(store: Store, committed: Committed, config: Config) -> None:
     Bridge(store.root).ensure_logged(committed, config, prompt_texts(config, committed))
 
 
-STEPS = {stage: task(name=stage, task_run_name=stage, cache_policy=NO_CACHE)(run_one) for stage in STAGES}
+STEPS = {
+    stage: task(name=stage, task_run_name=stage, cache_policy=NO_CACHE, persist_result=False)(run_one)
+    for stage in STAGES
+}
 """A task a stage, so that the iteration's page in the UI shows them by name, reused ones as such."""
 
 

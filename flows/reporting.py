@@ -20,9 +20,11 @@ from tasks.progress import ProgressState
 
 def progress_line(state: ProgressState) -> str:
     """One line for people: items done, rate, time left."""
+    counted = f"{state.done}/{state.total} {state.unit}"
     left = state.remaining_seconds
-    ending = "" if left is None else f", {left:.0f} s left"
-    return f"{state.done}/{state.total} {state.unit}, {state.rate:.2f}/s{ending}"
+    if left is None or state.seconds < 1.0:  # too early for a rate
+        return counted
+    return f"{counted}, {state.rate:.2f}/s" + (f", {left:.0f} s left" if state.done < state.total else "")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -56,7 +57,12 @@ def summary(console: Console, store: Store, config: Config, number: int, started
         started: when it was started (seconds since the epoch); what was committed before is reused.
         ui_url: address of the Prefect UI.
     """
-    table = Table(title=f"Iteration {number} of run '{config.run}'", title_justify="left")
+    table = Table(
+        title=f"Iteration {number} of run '{config.run}'",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
     for name in ("stage", "rows in", "rows out", "rejected", "tokens", "seconds", ""):
         table.add_column(name, justify="left" if name in ("stage", "") else "right", no_wrap=True)
     for stage in stages_of(config, number):

@@ -50,11 +50,12 @@ class EngineSection(Section):
     model: str | None = Field(
         None, description="a fixed model; empty: the model in training, at the right version"
     )
-    max_batch: PositiveInt = Field(64, description="requests computed at once (concurrency for a server)")
+    max_batch: PositiveInt = Field(32, description="requests computed at once (concurrency for a server)")
     merge_adapters: bool = Field(
-        False, description="transformers: merge the adapter into a copy of the weights. Faster, but a change smaller "
-        "than half a unit in the last place of the weights' dtype is rounded away"
-    )  # fmt: skip
+        False,
+        description="merge the adapter into a copy of the weights. Faster, but a change smaller than half a unit in "
+        "the last place of the weights' dtype is rounded away",
+    )
     deterministic: bool = Field(
         False, description="transformers: float32 and fixed batch shapes, so a request's result does not depend on "
         "its companions"
@@ -88,21 +89,23 @@ class RoleSection(Section):
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus mass")
     max_tokens: PositiveInt = Field(96, description="cap on completion tokens")
     structured: bool = Field(
-        False, description="generate under the role's declared format (policy and refine: the environment's action "
-        "format; evaluate: the verdict); others are free text"
-    )  # fmt: skip
+        False,
+        description="generate under the role's declared format. policy and refine: one line of thought, then the "
+        "environment's action format; evaluate: the verdict, then its reason; predict and bootstrap: the labels of "
+        "their two lines. What stands after a label is free text; correct is free text altogether",
+    )
     template: str | None = Field(None, description="path of a prompt template that replaces the shipped one")
 
 
 class RolesSection(Section):
     """The six roles, told apart by the prompt alone."""
 
-    policy: RoleSection = RoleSection(structured=True)
-    predict: RoleSection = RoleSection(temperature=0.7, max_tokens=72)
-    bootstrap: RoleSection = RoleSection(temperature=0.7)
-    correct: RoleSection = RoleSection(temperature=0.5, max_tokens=72)
-    evaluate: RoleSection = RoleSection(temperature=0.7, structured=True)
-    refine: RoleSection = RoleSection(temperature=0.7, structured=True)
+    policy: RoleSection = RoleSection(max_tokens=48, structured=True)
+    predict: RoleSection = RoleSection(temperature=0.7, max_tokens=64, structured=True)
+    bootstrap: RoleSection = RoleSection(temperature=0.7, max_tokens=64, structured=True)
+    correct: RoleSection = RoleSection(temperature=0.5, max_tokens=48)
+    evaluate: RoleSection = RoleSection(temperature=0.7, max_tokens=64, structured=True)
+    refine: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True)
 
 
 class EnvironmentSection(Section):
@@ -176,7 +179,7 @@ class ImprovementSection(Section):
     """Critique and refinement."""
 
     states: PositiveInt = Field(
-        32, description="drawn transitions at whose states an action is improved, at most"
+        16, description="drawn transitions at whose states an action is improved, at most"
     )
     action: Literal["fresh", "replayed"] = Field(
         "fresh", description="the action to improve: a ~ pi(.|s), or a of replay"
@@ -188,7 +191,7 @@ class ImprovementSection(Section):
 class EvaluationSection(Section):
     """Held-out tasks."""
 
-    episodes: PositiveInt = Field(16, description="episodes an evaluation, over the eval tasks in turn")
+    episodes: PositiveInt = Field(8, description="episodes an evaluation, over the eval tasks in turn")
     every: PositiveInt = Field(1, description="evaluate after every n-th iteration")
 
 

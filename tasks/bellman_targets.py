@@ -9,9 +9,8 @@ from s'.
 from schemas.rows import BellmanTarget, ReplaySample
 from storage.replay import Draw, draw_replay
 from tasks.context import StageContext
-from tasks.formats import read_future
 from tasks.replayed import Replayed, load_replayed
-from tasks.roles import Backup, backup_messages, predict_future, sample_action
+from tasks.roles import Backup, back_up, predict_future, sample_action
 from tasks.seeding import derive_seed
 from tasks.stage import Inputs, Output, Resolver, Stage, StageFailed
 
@@ -109,11 +108,7 @@ async def bellman_target(ctx: StageContext, sample: ReplaySample, transition: Re
         )
         if foreseen.error or not future.description:
             return _failed(row, "next_future_failed", foreseen.error)
-    backup = backup_of(row, transition)
-    answer = await ctx.ask(
-        "bootstrap", "bootstrap", backup_messages(ctx, backup), use="target", item=f"{item}/b"
-    )
-    described = read_future(answer.text)
+    answer, described = await back_up(ctx, backup_of(row, transition), use="target", item=f"{item}/b")
     row = row.model_copy(
         update={
             "thought": described.thought,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from tasks.environments.base import ActionFormat
 
-THOUGHT_CHARS = 120
-REASON_CHARS = 160
+THOUGHT_CHARS = 80
+FUTURE_CHARS = 160
+REASON_CHARS = 120
 _LINE = r"[^\n]"
 _ACTION = re.compile(r"\s*(?:Thought:\s*(?P<thought>.*?)\s*)?Action:\s*(?P<action>.*?)\s*", re.DOTALL)
 _FUTURE = re.compile(r"\s*(?:Thought:\s*(?P<thought>.*?)\s*)?Future:\s*(?P<future>.*?)\s*", re.DOTALL)
@@ -17,6 +18,7 @@ _VERDICT = re.compile(
     r"\s*Optimal:\s*(?P<optimal>yes|no)\b[\s.]*(?:Reason:\s*)?(?P<reason>.*?)\s*", re.DOTALL | re.IGNORECASE
 )
 
+FUTURE_REGEX = rf"Thought: {_LINE}{{1,{THOUGHT_CHARS}}}\nFuture: {_LINE}{{1,{FUTURE_CHARS}}}"
 VERDICT_REGEX = rf"Optimal: (?:yes|no)\nReason: {_LINE}{{1,{REASON_CHARS}}}"
 
 

@@ -7,6 +7,7 @@ from storage.history import State
 from tasks.context import Answer, StageContext
 from tasks.engines.base import Message
 from tasks.formats import (
+    FUTURE_REGEX,
     VERDICT_REGEX,
     Action,
     Described,
@@ -46,7 +47,9 @@ async def predict_future(
 ) -> tuple[Answer, Described]:
     """d ~ M(.|s,a)."""
     messages = predict_messages(ctx, state, action_text)
-    answer = await ctx.ask("predict", "predict", messages, use=use, item=item, sample=sample)
+    answer = await ctx.ask(
+        "predict", "predict", messages, use=use, item=item, sample=sample, regex=FUTURE_REGEX
+    )
     return answer, read_future(answer.text)
 
 
@@ -89,6 +92,13 @@ def backup_messages(ctx: StageContext, backup: Backup) -> tuple[Message, ...]:
         next_action=backup.next_action_text,
         next_future=backup.next_future,
     )
+
+
+async def back_up(ctx: StageContext, backup: Backup, *, use: str, item: str) -> tuple[Answer, Described]:
+    """d ~ B(.|s,a,r,s',a',d'): a thought, then the description."""
+    messages = backup_messages(ctx, backup)
+    answer = await ctx.ask("bootstrap", "bootstrap", messages, use=use, item=item, regex=FUTURE_REGEX)
+    return answer, read_future(answer.text)
 
 
 async def judge(

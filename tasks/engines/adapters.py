@@ -27,8 +27,7 @@ ADAPTERS = 4  # LoRA adapters kept beside the weights
 def load_model(
     path: Path | str, revision: str | None, dtype: torch.dtype, device: str, attention: str
 ) -> PreTrainedModel:
-    """A causal language model for inference; `attention` is a name of transformers' attention
-    implementations.
+    """A causal language model for inference; `attention` names one of transformers' implementations.
 
     Raises:
         EngineError: it can't be loaded.
@@ -39,8 +38,7 @@ def load_model(
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise EngineError(f"no model can be loaded from {path}: {str(error).splitlines()[0]}") from error
-    # Checkpoints ship sampling defaults (a repetition penalty, say) that would change what a request asks
-    # for.
+    # Checkpoints ship sampling defaults (a repetition penalty, say) that would change what is asked for.
     shipped = model.generation_config
     model.generation_config = GenerationConfig(
         bos_token_id=shipped.bos_token_id,
@@ -62,9 +60,8 @@ class AdapterPool:
 
     Args:
         base: the model without an adapter.
-        merge: merge adapters into copies of the weights (the last COPIES are kept), which compute as fast
-        as the
-            base; otherwise LoRA layers stay beside the weights (the last ADAPTERS are kept).
+        merge: merge adapters into copies of the weights (the last COPIES are kept), which compute as
+            fast as the base; otherwise LoRA layers stay beside the weights (the last ADAPTERS are kept).
     """
 
     def __init__(self, base: PreTrainedModel, *, merge: bool) -> None:

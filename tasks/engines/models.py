@@ -184,7 +184,8 @@ def _gguf(name: str) -> Path:
 
 def _check_hub(name: str, revision: str | None) -> None:
     from huggingface_hub.constants import is_offline_mode
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
 
     try:
         validate_repo_id(name)

@@ -26,6 +26,16 @@ from tasks.engines.base import Capabilities, Completion, EngineError, Request, S
 from tasks.engines.batching import BatchWorker, Job
 from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
 from tasks.engines.models import resolve_model
+from tasks.engines.prefill import (
+    Prompts,
+    after_head,
+    chunks,
+    pad_left,
+    read_head,
+    read_prompts,
+    shared_head,
+    spread,
+)
 from tasks.engines.sampler import Halt, Row, RowSampler
 
 if TYPE_CHECKING:
@@ -150,11 +160,8 @@ class TransformersEngine:
                 Row(ONE_TOKEN, rows[0].prompt, self._stop_ids, self._tokenizer) for _ in range(jobs[0].rows)
             ]
             rows += filler[len(rows) :]
-        ids, mask = self._pad_left([row.prompt for row in rows])
-        # MKL rounds by memory alignment: with a fixed context length every row of every product is aligned
-        # alike.
-        length = ids.shape[1] + self._padded(rows[0].sampling.max_tokens)
-        cache = StaticCache(model.config, length) if fixed else DynamicCache(config=model.config)
+        prompts = [row.prompt for row in rows]
+        ids, mask, cache = self._fixed_prompts(model, rows) if fixed else self._read(model, prompts)
 
         def on_done(row: Row) -> None:
             if row in by_row:
@@ -174,30 +181,57 @@ class TransformersEngine:
                 logits_processor=[sampler],
                 stopping_criteria=[Halt(sampler, floor, lambda: self._worker.closing)],
             )
-            if self._worker.closing:
-                raise EngineError("the engine was closed while this request ran")
             left = [index for index, row in enumerate(rows) if not row.done]
             if not left:
                 return
+            if self._worker.closing:
+                raise EngineError("the engine was closed while this request ran")
             # Finished rows cost as much as others: the rest goes on without them.
             rows = [rows[index] for index in left]
             mask = torch.nn.functional.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=1)[left]
             ids = ids[left]
             cache.batch_select_indices(torch.tensor(left, device=ids.device))
 
+    def _read(self, model: torch.nn.Module, prompts: Sequence[Sequence[int]]) -> Prompts:
+        return read_prompts(model, prompts, self._tokenizer.pad_id, self._device)
+
+    def _fixed_prompts(self, model: torch.nn.Module, rows: Sequence[Row]) -> Prompts:
+        """Prompts still to be read, in shapes that follow from one request alone."""
+        ids, mask = self._pad([row.prompt for row in rows])
+        # MKL rounds by memory alignment: with a fixed context length every row of every product is aligned
+        # alike.
+        length = ids.shape[1] + self._padded(rows[0].sampling.max_tokens)
+        return Prompts(ids, mask, StaticCache(model.config, length))
+
     def _score(self, model: torch.nn.Module, jobs: list[Job]) -> None:
         texts = [(prompt, [token for segment in segments for token in segment]) for prompt, segments in
                  (job.payload for job in jobs)]  # fmt: skip
+        fixed = self._section.deterministic
+        head = 0 if fixed else shared_head([prompt for prompt, _ in texts])
+        common = read_head(model, texts[0][0][:head], self._device)
+        lengths = [len(prompt) + len(completion) - head for prompt, completion in texts]
+        for rows in [range(len(texts))] if fixed else chunks(lengths):
+            self._score_rows(model, [jobs[r] for r in rows], [texts[r] for r in rows], common, head)
+
+    def _score_rows(
+        self,
+        model: torch.nn.Module,
+        jobs: list[Job],
+        texts: list[tuple[list[int], list[int]]],
+        common: DynamicCache,
+        head: int,
+    ) -> None:
         filler = texts[:1] * (jobs[0].rows - len(texts)) if self._section.deterministic else []
         kept = max(self._padded(len(completion)) for _, completion in texts)
-        ids, mask = self._pad_left([prompt + completion for prompt, completion in [*texts, *filler]])
-        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        ids, mask = self._pad([(prompt + completion)[head:] for prompt, completion in [*texts, *filler]])
+        whole, positions = after_head(mask, head)
         logits = model(
             input_ids=ids,
-            attention_mask=mask,
+            attention_mask=whole,
             position_ids=positions,
+            past_key_values=spread(model, common, len(texts)) if head else None,
             logits_to_keep=kept + 1,
-            use_cache=False,
+            use_cache=bool(head),
         ).logits
         for index, (job, (_, completion)) in enumerate(zip(jobs, texts, strict=True)):
             predicting = logits[index, -len(completion) - 1 : -1].float()
@@ -205,12 +239,9 @@ class TransformersEngine:
             flat = iter(predicting.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1).tolist())
             job.finish(Scores(tuple(tuple(next(flat) for _ in segment) for segment in job.payload[1])))
 
-    def _pad_left(self, sequences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids and attention mask, both [rows, padded length]."""
-        width = max(self._padded(len(sequence)) for sequence in sequences)
-        ids = torch.full((len(sequences), width), self._tokenizer.pad_id)
-        mask = torch.zeros((len(sequences), width), dtype=torch.long)
-        for index, sequence in enumerate(sequences):
-            ids[index, width - len(sequence) :] = torch.tensor(list(sequence))
-            mask[index, width - len(sequence) :] = 1
-        return ids.to(self._device), mask.to(self._device)
+    def _pad(self, sequences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids and attention mask; in deterministic mode up to a full bucket."""
+        ids, mask = pad_left(sequences, self._tokenizer.pad_id, self._device)
+        more = self._padded(ids.shape[1]) - ids.shape[1]
+        fill = torch.nn.functional.pad
+        return fill(ids, (more, 0), value=self._tokenizer.pad_id), fill(mask, (more, 0))

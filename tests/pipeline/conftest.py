@@ -14,6 +14,7 @@ from tasks.iterations import run_iteration
 from tasks.pipeline import StageResult
 from tests.support.tiny import make_tiny_checkpoint
 
+Iterate = Callable[..., list[StageResult]]
 ROLES = ("policy", "predict", "bootstrap", "correct", "evaluate", "refine")
 
 

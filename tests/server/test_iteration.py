@@ -52,10 +52,16 @@ def test_a_failed_stage_and_later_ones_alone_run_again_on_retry(stack: LocalStac
     assert stages == [*before, broken, broken, *after]
     assert {stage: stack.store.committed("trial", stage, 0) for stage in before} == folders
 
-    again = stack.start("iteration", config=str(stack.config), iteration=0)
-    assert stack.finish(again)["state_type"] == "COMPLETED"
-    assert {state for _, _, state in stack.steps(again)} == {"Reused"}
-    assert stack.children(again) == []
+    again = stack.nlac("iterate", *stack.options, "--iteration", "0").stdout
+    table = [line.split() for line in again.split("Iteration 0 of run 'trial'")[1].splitlines()]
+    assert [row[0] for row in table if row[-1:] == ["reused"]] == list(STAGES)
+    for expected in (
+        f"The data lies in {stack.data / 'trial'}",
+        "mlflow-ui",
+        "select iteration",
+        stack.ui_url,
+    ):
+        assert expected in again
     alone = stack.finish(stack.start("critic-sft", config=str(stack.config), iteration=0))
     assert alone["state"]["name"] == "Reused"
 

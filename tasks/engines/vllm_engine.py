@@ -1,0 +1,235 @@
+"""vLLM in process: its own continuous batching, LoRA adapters per request. Imported only when it is built.
+
+vLLM is not bitwise repeatable: a request's rounding depends on its companions, seeds or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from schemas.config import EngineSection, ModelSection
+from tasks.engines.base import Adapter, Capabilities, Completion, EngineError, Request, ScoreRequest, Scores
+from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
+from tasks.engines.models import resolve_model
+from tasks.engines.reaper import descendants, watch
+
+if TYPE_CHECKING:
+    from vllm.outputs import RequestOutput
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the ranks vLLM reserves room for
+
+# Without a size vLLM would take nearly all of main memory for its cache; compiling for CPU takes minutes.
+ON_CPU = {"kv_cache_memory_bytes": 2 << 30, "enforce_eager": True}
+
+
+def private_environment(cache_dir: Path) -> None:
+    """No usage statistics, and caches in `cache_dir`; what the user has set stays. vLLM reads these at import."""
+    for name, value in {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_DO_NOT_TRACK": "1",
+        "VLLM_CACHE_ROOT": str(cache_dir / "vllm"),
+        "VLLM_CONFIG_ROOT": str(cache_dir / "vllm" / "config"),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache_dir / "vllm" / "inductor"),
+        "TRITON_CACHE_DIR": str(cache_dir / "vllm" / "triton"),
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+class VllmEngine:
+    """See the module. All calls must come from one event loop.
+
+    Args:
+        section: `options` are arguments of vLLM's engine (tensor_parallel_size, gpu_memory_utilization ...).
+            With `merge_adapters` every adapter version in use is merged into a checkpoint and served by a vLLM of
+            its own: on CPU several times faster than LoRA, at the price of a start and a copy of the weights each.
+        model: weights, dtype, context length, LoRA rank.
+        cache_dir: vLLM's caches and merged checkpoints.
+
+    Raises:
+        EngineError: vLLM does not start.
+    """
+
+    def __init__(self, section: EngineSection, model: ModelSection, cache_dir: Path) -> None:
+        private_environment(cache_dir)
+        self.capabilities = Capabilities(
+            structured=True, scoring=True, adapters=True, token_ids=True, notes=("not bitwise repeatable",)
+        )
+        self._section, self._model, self._cache_dir = section, model, cache_dir
+        self._path = resolve_model(model)
+        self._tokenizer: ChatTokenizer = load_chat_tokenizer(self._path, model.revision)
+        self._served: dict[str, Any] = {}  # "": the base, LoRA beside it; else what the digest names, merged
+        self._reapers: list[subprocess.Popen[bytes]] = []
+        self._lora_ids: dict[str, int] = {}
+        self._request_ids = count()
+        self._closed = False
+        if not section.merge_adapters:
+            self._serve("", str(self._path))
+
+    async def generate(self, request: Request) -> Completion:
+        """As the protocol. A request with a regex skips the hidden reasoning that a template opens."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        encode = self._tokenizer.answer_prompt_ids if request.regex else self._tokenizer.prompt_ids
+        prompt, sampling = encode(request.messages), request.sampling
+        self._check_length(len(prompt), sampling.max_tokens)
+        params = SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens,
+            seed=sampling.seed % 2**63,
+            stop=list(sampling.stop),
+            stop_token_ids=self._tokenizer.end_ids,
+            logprobs=0,
+            structured_outputs=StructuredOutputsParams(regex=request.regex) if request.regex else None,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        output = (await self._run(prompt, params, request.adapter)).outputs[0]
+        tokens = list(output.token_ids)
+        chosen = [
+            position[token].logprob for token, position in zip(tokens, output.logprobs or [], strict=True)
+        ]
+        ended_by_token = output.finish_reason == "stop" and isinstance(output.stop_reason, int | None)
+        written = len(tokens) - 1 if ended_by_token else len(tokens)
+        return Completion(
+            text=output.text,
+            finish_reason="stop" if output.finish_reason == "stop" else "length",
+            prompt_tokens=len(prompt),
+            completion_tokens=written,
+            token_ids=tuple(tokens[:written]),
+            logprobs=tuple(chosen[:written]),
+        )
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """As the protocol."""
+        from vllm import SamplingParams
+
+        prompt = self._tokenizer.answer_prompt_ids(request.messages)
+        segments = self._tokenizer.segment_ids(request.segments)
+        tokens = [token for segment in segments for token in segment]
+        self._check_length(len(prompt), len(tokens) + 1)
+        if not tokens:
+            return Scores(tuple(() for _ in segments))
+        # vLLM has no scoring call: it reports on the prompt while writing one token that nobody reads.
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+        output = await self._run(prompt + tokens, params, request.adapter)
+        reported = list(output.prompt_logprobs or [])[-len(tokens) :]
+        flat = iter([position[token].logprob for token, position in zip(tokens, reported, strict=True)])
+        return Scores(tuple(tuple(next(flat) for _ in segment) for segment in segments))
+
+    async def close(self) -> None:
+        """As the protocol; ends vLLM's processes."""
+        self._closed = True
+        while self._served:
+            _, served = self._served.popitem()
+            await asyncio.to_thread(served.shutdown)
+        while self._reapers:
+            await asyncio.to_thread(self._reapers.pop().communicate)
+
+    def _check_length(self, prompt: int, completion: int) -> None:
+        if prompt + completion > self._model.context_length:
+            raise EngineError(
+                f"a prompt of {prompt} tokens and a completion of up to {completion} do not fit into "
+                f"model.context_length = {self._model.context_length}; raise it or shorten the role's max_tokens"
+            )
+
+    async def _run(self, prompt: list[int], params: Any, adapter: Adapter | None) -> RequestOutput:
+        from vllm.inputs import TokensPrompt
+        from vllm.lora.request import LoRARequest
+
+        if self._closed:
+            raise EngineError("the engine is closed")
+        lora, key = None, ""
+        if adapter is not None and (self._section.merge_adapters or not is_lora(adapter)):
+            key = adapter.digest
+        elif adapter is not None:
+            number = self._lora_ids.setdefault(adapter.digest, len(self._lora_ids) + 1)
+            lora = LoRARequest(adapter.digest, number, str(adapter.path))
+        outputs: list[RequestOutput] = []
+        try:
+            if key not in self._served:
+                self._serve(key, str(self._checkpoint(adapter)))
+            request_id = str(next(self._request_ids))
+            stream = self._served[key].generate(
+                TokensPrompt(prompt_token_ids=prompt), params, request_id, lora_request=lora
+            )
+            outputs = [output async for output in stream]
+        except EngineError:
+            raise
+        except Exception as error:
+            # A dead engine, a refused request, an adapter it can't load: vLLM's errors have no common base.
+            reason = str(error).strip() or type(error).__name__
+            raise EngineError(f"vLLM refused or failed this request: {reason}") from error
+        if not outputs:
+            raise EngineError("vLLM gave no output for this request")
+        return outputs[-1]
+
+    def _checkpoint(self, adapter: Adapter | None) -> Path | str:
+        if adapter is None:
+            return self._path
+        return merged_checkpoint(self._path, self._model, adapter, self._cache_dir)
+
+    def _serve(self, key: str, path: str) -> None:
+        import torch
+        from vllm import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        lora = {} if self._section.merge_adapters else self._lora_arguments()
+        arguments = {
+            "model": path,
+            "revision": self._model.revision if path == str(self._path) else None,
+            "dtype": self._model.dtype,
+            "max_model_len": self._model.context_length,
+            "max_num_seqs": self._section.max_batch,
+            "generation_config": "vllm",  # no sampling defaults out of the checkpoint
+            "enable_log_requests": False,
+            "disable_log_stats": True,
+            **lora,
+            **({} if torch.cuda.is_available() else ON_CPU),
+            **self._section.options,
+        }
+        before = descendants()
+        try:
+            self._served[key] = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise EngineError(f"vLLM does not start (its own log above says more): {reason}") from error
+        self._reapers.append(watch(descendants() - before))
+
+    def _lora_arguments(self) -> dict[str, Any]:
+        rank = next((rank for rank in RANKS if rank >= self._model.lora.r), RANKS[-1])
+        return {"enable_lora": True, "max_lora_rank": rank, "max_loras": 2, "max_cpu_loras": 4}
+
+
+def is_lora(adapter: Adapter) -> bool:
+    """A LoRA adapter, rather than a full checkpoint."""
+    return (adapter.path / "adapter_config.json").is_file()
+
+
+def merged_checkpoint(base: Path | str, model: ModelSection, adapter: Adapter, cache_dir: Path) -> Path:
+    """A checkpoint of the base with an adapter merged in, made once; a full checkpoint is its own."""
+    if not is_lora(adapter):
+        return adapter.path
+    target = cache_dir / "merged" / adapter.digest
+    if (target / "config.json").is_file():
+        return target
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    staging = target.with_name(f".{target.name}.{os.getpid()}")
+    weights = AutoModelForCausalLM.from_pretrained(
+        str(base), revision=model.revision, dtype=getattr(torch, model.dtype)
+    )
+    PeftModel.from_pretrained(weights, str(adapter.path)).merge_and_unload().save_pretrained(staging)
+    load_chat_tokenizer(base, model.revision).tokenizer.save_pretrained(staging)
+    shutil.rmtree(target, ignore_errors=True)
+    staging.rename(target)
+    return target

@@ -1,0 +1,201 @@
+"""What every backend does alike, each checked against what it declares."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from schemas.config import EngineSection, ModelSection
+from tasks.engines import build_engine, declared_capabilities
+from tasks.engines.base import (
+    Adapter,
+    Completion,
+    Engine,
+    EngineError,
+    Message,
+    Request,
+    Sampling,
+    ScoreRequest,
+)
+from tasks.engines.chat import load_chat_tokenizer
+
+QUESTION = (Message(role="system", content="Be brief."), Message(role="user", content="Name a number."))
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One backend under test: how to build it, and adapters that fit its model."""
+
+    section: EngineSection
+    model: ModelSection
+    adapters: list[Adapter]
+    cache_dir: Path
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Engine]:
+        engine = build_engine(self.section, self.model, self.cache_dir)
+        try:
+            yield engine
+        finally:
+            await engine.close()
+
+    def run(self, check: Callable[[Engine], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with self.running() as engine:
+                await check(engine)
+
+        asyncio.run(whole())
+
+
+def section_of(name: str) -> EngineSection:
+    if name == "scripted":
+        return EngineSection(backend="scripted", rules="tests.engines.rules:chatter")
+    backend = "vllm" if name.startswith("vllm") else "transformers"
+    return EngineSection(backend=backend, max_batch=8, merge_adapters=name.endswith("merged"))
+
+
+@pytest.fixture(
+    params=[
+        "scripted",
+        "tiny",
+        "tiny-merged",
+        pytest.param("real", marks=pytest.mark.model),
+        pytest.param("vllm", marks=pytest.mark.vllm),
+        pytest.param("vllm-merged", marks=pytest.mark.vllm),
+    ]
+)
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    name = request.param
+    if name.startswith("vllm"):
+        pytest.importorskip("vllm")
+    if name == "real" or name.startswith("vllm"):
+        folder, adapters = request.getfixturevalue("real_model"), [request.getfixturevalue("real_adapter")]
+    else:
+        folder, adapters = request.getfixturevalue("tiny_model"), request.getfixturevalue("tiny_adapters")
+    return Backend(section_of(name), ModelSection(name=str(folder)), adapters, tmp_path)
+
+
+def ask(max_tokens: int = 12, seed: int = 0, **fields: object) -> Request:
+    sampling = {"temperature": 1.0, "stop": ()} | {
+        key: fields.pop(key) for key in ("temperature", "top_p", "stop") if key in fields
+    }
+    return Request(QUESTION, Sampling(max_tokens=max_tokens, seed=seed, **sampling), **fields)  # type: ignore[arg-type]
+
+
+def test_a_backend_behaves_as_the_protocol_says(backend: Backend) -> None:
+    """One engine for all checks: a start of vLLM takes half a minute."""
+
+    async def checks(engine: Engine) -> None:
+        assert engine.capabilities == declared_capabilities(backend.section)
+        await same_seed_same_text(engine)
+        await adapters_speak(engine, backend)
+        await regex_holds(engine)
+        await stop_strings_end_the_text(engine, backend.section)
+        await logprobs_are_the_scores(engine, backend)
+        await one_error_harms_nobody(engine, backend.section)
+        await one_cancellation_harms_nobody(engine)
+
+    backend.run(checks)
+
+
+async def same_seed_same_text(engine: Engine) -> None:
+    alone = await engine.generate(ask(seed=3))
+    assert (await engine.generate(ask(seed=3))).text == alone.text
+    texts = {
+        answer.text for answer in await asyncio.gather(*[engine.generate(ask(seed=s)) for s in range(6)])
+    }
+    assert len(texts) >= 5
+    assert alone.prompt_tokens > 0 and alone.completion_tokens > 0
+
+
+async def adapters_speak(engine: Engine, backend: Backend) -> None:
+    """Five adapters are more than stay loaded; each gives its own text, in whatever order."""
+    versions = [None, *backend.adapters]
+    greedy = [ask(temperature=0.0, adapter=adapter) for adapter in versions]
+    together = await asyncio.gather(*[engine.generate(one) for one in greedy])
+    assert len({answer.text for answer in together}) == len(versions)
+    again = [await engine.generate(one) for one in reversed(greedy)]
+    sure = 10 if backend.section.backend == "vllm" else None  # characters; its rounding depends on companions
+    assert [answer.text[:sure] for answer in reversed(again)] == [answer.text[:sure] for answer in together]
+
+
+async def regex_holds(engine: Engine) -> None:
+    regex = r"\[[0-9]{1,2}\]"
+    requests = [ask(), *[ask(regex=regex, seed=seed) for seed in range(3)]]
+    free, *held = await asyncio.gather(*[engine.generate(request) for request in requests])
+    assert all(re.fullmatch(regex, answer.text) and answer.finish_reason == "stop" for answer in held)
+    assert not re.fullmatch(regex, free.text)
+
+
+async def stop_strings_end_the_text(engine: Engine, section: EngineSection) -> None:
+    whole = await engine.generate(ask(max_tokens=24, seed=1))
+    stop = "END" if section.backend == "scripted" else whole.text[len(whole.text) // 2 :][:3]
+    cut = await engine.generate(ask(max_tokens=24, seed=1, stop=(stop, "never written")))
+    assert cut.text == whole.text.partition(stop)[0]
+    assert cut.finish_reason == "stop"
+
+
+async def logprobs_are_the_scores(engine: Engine, backend: Backend) -> None:
+    if not engine.capabilities.token_ids:
+        return
+    tokenizer = load_chat_tokenizer(backend.model.name)
+    for under in (None, backend.adapters[0]):
+        requests = [ask(max_tokens=3, seed=seed, temperature=0.7, adapter=under) for seed in range(20)]
+        answers = await asyncio.gather(*[engine.generate(request) for request in requests])
+        # not every text that is sampled gives its own tokens again
+        same = [
+            answer for answer in answers if [list(answer.token_ids)] == tokenizer.segment_ids([answer.text])
+        ]
+        assert same
+        for answer in same[:4]:
+            scores = await engine.score(ScoreRequest(QUESTION, (answer.text, "", " and so on"), under))
+            assert [len(segment) for segment in scores.segments][:2] == [len(answer.token_ids), 0]
+            assert scores.segments[2]
+            assert scores.segments[0] == pytest.approx(answer.logprobs, abs=0.2)  # bfloat16, in other shapes
+
+
+async def one_error_harms_nobody(engine: Engine, section: EngineSection) -> None:
+    if section.backend == "scripted":
+        broken = Request((Message(role="user", content="fail"),), Sampling())
+    else:
+        broken = ask(max_tokens=100_000)
+    good, bad, other = await asyncio.gather(
+        engine.generate(ask(seed=1)),
+        engine.generate(broken),
+        engine.generate(ask(seed=2)),
+        return_exceptions=True,
+    )
+    assert isinstance(bad, EngineError)
+    assert isinstance(good, Completion) and isinstance(other, Completion)
+    if section.backend != "scripted":
+        assert "100000" in str(bad) and "model.context_length" in str(bad)
+        with pytest.raises(EngineError, match=r"[Ll]ook"):
+            await engine.generate(ask(regex="(?<!a)b"))
+
+
+async def one_cancellation_harms_nobody(engine: Engine) -> None:
+    tasks = [asyncio.create_task(engine.generate(ask(seed=s))) for s in range(4)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(result, Completion) for i, result in enumerate(results) if i != 1] == [True] * 3
+
+
+def test_a_closed_engine_says_so_and_closes_twice(backend: Backend) -> None:
+    if backend.section.backend != "transformers":
+        pytest.skip("scripted engines hold nothing; vLLM's start is too long for this")
+
+    async def checks(engine: Engine) -> None:
+        running = asyncio.create_task(engine.generate(ask(max_tokens=1500)))
+        await asyncio.sleep(0.3)
+        await engine.close()
+        with pytest.raises(EngineError, match="closed"):
+            await running
+        with pytest.raises(EngineError, match="closed"):
+            await engine.generate(ask())
+
+    backend.run(checks)

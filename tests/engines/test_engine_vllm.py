@@ -1,0 +1,63 @@
+"""vLLM's processes end with their owner, also when it is killed."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks.engines.reaper import watch
+
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from schemas.config import EngineSection, ModelSection
+from tasks.engines import build_engine
+
+async def hold():
+    build_engine(EngineSection(backend="vllm"), ModelSection(name=sys.argv[1]), Path(sys.argv[2]))
+    print("up", flush=True)
+    await asyncio.sleep(600)
+
+if __name__ == "__main__":
+    asyncio.run(hold())
+"""
+
+
+def all_end(processes: list[psutil.Process], within_s: float) -> bool:
+    return not psutil.wait_procs(processes, timeout=within_s)[1]
+
+
+def test_watched_processes_end_when_the_watch_is_closed_and_others_stay() -> None:
+    sleeping = [psutil.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(2)]
+    reaper = watch(sleeping[:1])
+    time.sleep(0.5)
+    assert sleeping[0].is_running()
+    reaper.communicate()
+    assert all_end(sleeping[:1], 5)
+    assert sleeping[1].is_running()
+    sleeping[1].kill()
+    sleeping[1].wait()
+
+
+@pytest.mark.vllm
+def test_a_killed_owner_leaves_no_process_behind(real_model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    script = tmp_path / "owner.py"
+    script.write_text(OWNER)
+    owner = subprocess.Popen(
+        [sys.executable, str(script), str(real_model), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )
+    assert owner.stdout is not None
+    assert any(line.strip() == "up" for line in owner.stdout)
+    below = psutil.Process(owner.pid).children(recursive=True)
+    assert len(below) >= 2
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    assert all_end(below, 10)

