@@ -50,7 +50,7 @@ class EngineSection(Section):
     model: str | None = Field(
         None, description="a fixed model; empty: the model in training, at the right version"
     )
-    max_batch: PositiveInt = Field(32, description="requests computed at once (concurrency for a server)")
+    max_batch: PositiveInt = Field(64, description="requests computed at once (concurrency for a server)")
     merge_adapters: bool = Field(
         False,
         description="merge the adapter into a copy of the weights. Faster, but a change smaller than half a unit in "
@@ -100,11 +100,11 @@ class RoleSection(Section):
 class RolesSection(Section):
     """The six roles, told apart by the prompt alone."""
 
-    policy: RoleSection = RoleSection(max_tokens=48, structured=True)
-    predict: RoleSection = RoleSection(temperature=0.7, max_tokens=64, structured=True)
-    bootstrap: RoleSection = RoleSection(temperature=0.7, max_tokens=64, structured=True)
-    correct: RoleSection = RoleSection(temperature=0.5, max_tokens=48)
-    evaluate: RoleSection = RoleSection(temperature=0.7, max_tokens=64, structured=True)
+    policy: RoleSection = RoleSection(max_tokens=40, structured=True)
+    predict: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True)
+    bootstrap: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True)
+    correct: RoleSection = RoleSection(temperature=0.5, max_tokens=32)
+    evaluate: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True)
     refine: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True)
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tasks.environments.base import ActionFormat
 
-THOUGHT_CHARS = 80
-FUTURE_CHARS = 160
-REASON_CHARS = 120
+THOUGHT_CHARS = 60
+FUTURE_CHARS = 120
+REASON_CHARS = 100
 _LINE = r"[^\n]"
 _ACTION = re.compile(r"\s*(?:Thought:\s*(?P<thought>.*?)\s*)?Action:\s*(?P<action>.*?)\s*", re.DOTALL)
 _FUTURE = re.compile(r"\s*(?:Thought:\s*(?P<thought>.*?)\s*)?Future:\s*(?P<future>.*?)\s*", re.DOTALL)
