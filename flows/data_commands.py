@@ -183,12 +183,13 @@ def mlflow_ui(
     data: Data = None,
 ) -> None:
     """Show the data root's MLflow store in a browser, until Ctrl-C."""
-    from storage.mlflow_server import choose_port, server_command
+    from storage.mlflow_server import USUAL_PORT, server_command
+    from storage.ports import free_port
 
     root = open_store(data).root
     if not (root / ".mlflow" / "mlflow.db").exists():
         fail(f"{root}: nothing is logged in MLflow yet; run an iteration first: make iteration", FAILED)
-    port = choose_port() if port is None else port
+    port = free_port(USUAL_PORT) if port is None else port
     command, environment = server_command(root, port)
     typer.echo(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it)")
     sys.stdout.flush()

@@ -113,8 +113,7 @@ async def iteration(
     Args:
         run: Name of the run, a folder under the data root. Empty: the configuration's `run`.
         config: Path of a configuration file, absolute or from the project's root. Empty: the one that the
-        iteration
-            was begun with, or configs/default.yaml for a new one.
+            iteration was begun with; for a new one, configs/default.yaml, or what a run of another name last used.
         iteration: Number of the iteration. Empty: the unfinished one, else the next.
         force: Compute again what is committed already; commits new attempts, overwrites nothing.
         seed: Root of every random stream. Empty: the configuration's `seed`.
@@ -150,7 +149,8 @@ async def training(
         iterations: How many, counted from `iteration`: 10 means iterations 0 to 9.
         run: Name of the run, a folder under the data root. Empty: the configuration's `run`.
         config: Path of a configuration file, absolute or from the project's root. Empty:
-        configs/default.yaml. iteration: Number of the first one. Empty: 0.
+            configs/default.yaml, or what a run of another name last used.
+        iteration: Number of the first one. Empty: 0.
         force: Compute again what is committed already; commits new attempts, overwrites nothing.
         seed: Root of every random stream. Empty: the configuration's `seed`.
     """

@@ -1,5 +1,6 @@
 """Parameters that every deployment takes, checked by Prefect before anything runs, and what they mean."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -43,5 +44,15 @@ def resolve(
     chosen = load_config(config, changes)
     if iteration is None:
         iteration = latest_iteration(store, chosen.run) if stage_alone else next_iteration(store, chosen.run)
-    frozen = config_path(store, chosen.run, iteration)
-    return (load_config(frozen, changes) if config is None and frozen.exists() else chosen), iteration
+    if config is None:
+        chosen = _remembered(store, chosen, iteration, changes)
+    return chosen, iteration
+
+
+def _remembered(store: Store, default: Config, iteration: int, changes: Mapping[str, object]) -> Config:
+    """What to use where no configuration is named: the one the iteration was begun with; for a new iteration
+    of a run that is not the default file's own, the one of the iteration before it."""
+    frozen = config_path(store, default.run, iteration)
+    if not frozen.exists() and default.run != load_config().run and iteration > 0:
+        frozen = config_path(store, default.run, iteration - 1)
+    return load_config(frozen, changes) if frozen.exists() else default

@@ -6,7 +6,6 @@ started), `prefect/` (PREFECT_HOME with the SQLite database), `logs/`, `progress
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from flows.environment import client_environment, stack_dir
 from schemas.load import PROJECT_ROOT
 from storage.files import replace_text
+from storage.ports import free_port
 
 
 class StackError(Exception):
@@ -81,20 +81,6 @@ def default_api_url() -> str:
     return str(settings["tool"]["prefect"]["api"]["url"])
 
 
-def choose_port() -> int:
-    """The port of `default_api_url` if nobody has it, else any free one."""
-    preferred = int(default_api_url().rsplit(":", 1)[1].split("/")[0])
-    for port in (preferred, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise StackError("no free port on 127.0.0.1 for the Prefect server")
-
-
 def up(root: Path, config: Path | None = None, seconds: float = 240) -> Stack:
     """Start the stack and wait until it is ready.
 
@@ -109,7 +95,7 @@ def up(root: Path, config: Path | None = None, seconds: float = 240) -> Stack:
     folder = stack_dir(root)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     write_stack(root, None)
-    port = choose_port()
+    port = free_port(int(default_api_url().rsplit(":", 1)[1].split("/")[0]))
     command = [sys.executable, "-m", "flows.supervisor", "--data", str(root), "--port", str(port)]
     with (folder / "logs" / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(

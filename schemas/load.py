@@ -28,9 +28,8 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | N
     """Read a YAML configuration and check every field.
 
     Args:
-        path: the file; None reads configs/default.yaml. A relative path is looked up from the working
-        directory,
-            then from the project's root.
+        path: the file; None reads configs/default.yaml. A relative path is looked up from the
+            working directory, then from the project's root.
         overrides: top-level fields that replace the file's, for instance {"run": "trial", "seed": 1}.
 
     Raises:

@@ -1,25 +1,11 @@
 """The command that shows the data root's MLflow store in a browser."""
 
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 USUAL_PORT = 4218
-
-
-def choose_port(preferred: int = USUAL_PORT) -> int:
-    """The preferred port of 127.0.0.1 if nobody has it (links in Prefect point there), else any free one."""
-    for port in (preferred, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise OSError("no free port on 127.0.0.1 for the MLflow UI")
 
 
 def server_command(data_root: Path, port: int) -> tuple[list[str], dict[str, str]]:

@@ -48,8 +48,8 @@ def draw_replay(
 
     Args:
         transitions: table `transitions` of all iterations.
-        priorities: table `priorities` of all earlier iterations, latest iteration last; None before the
-        first. count: rows to draw.
+        priorities: table `priorities` of all earlier iterations, latest iteration last; None before the first.
+        count: rows to draw.
         alpha: exponent on priorities; 0 is uniform.
         beta: exponent of the importance weights.
         epsilon: added to every priority.

@@ -154,8 +154,7 @@ class StageContext:
             template: the template the messages were rendered from; its digest goes into the row.
             messages: the chat.
             use: key of `inputs.adapters`: which version of the model in training plays, if the role's
-            engine has no
-                model of its own.
+                engine has no model of its own.
             item: what this text is for; with the stage, iteration, template and sample it keys the random
             stream. sample: number of the sample where several are drawn for one item.
             regex: the format to hold to, used where the role is configured `structured`.

@@ -50,8 +50,8 @@ def measure_priorities(
 
     Args:
         ctx: names the run and iteration.
-        targets: rows with log p_B of their description's tokens, or without where the backup's engine
-        can't score. scores: corrected_id -> log p_theta of the same tokens.
+        targets: rows with log p_B of their description's tokens, or without (an engine that can't score).
+        scores: corrected_id -> log p_theta of the same tokens.
     """
     by_transition: dict[str, list[CorrectedTarget]] = {}
     for target in targets:

@@ -103,7 +103,7 @@ def decide(
         iteration: its iteration.
         force: compute whatever is there.
         frozen: a committed stage keeps the configuration it was computed with; differences of `config`
-        don't count.
+            don't count.
 
     Raises:
         StageFailed: an input is not committed yet.

@@ -91,8 +91,7 @@ def check_engine(section: EngineSection, model: ModelSection) -> None:
 
     Raises:
         EngineConfigError: vLLM not installed, rules that can't be imported, an API key variable that is
-        not set,
-            CUDA asked for and absent, a model that can't be had, an unknown option.
+            not set, CUDA asked for and absent, a model that can't be had, an unknown option.
     """
     if section.backend == "scripted":
         declared_capabilities(section)

@@ -26,7 +26,7 @@ def split_reasoning(text: str) -> tuple[str | None, str]:
 
     Args:
         text: what a model wrote. Templates that open `<think>` in the prompt leave only the closing tag in
-        it.
+            it.
 
     Returns:
         (reasoning, answer); reasoning is None where there is none. A reasoning that was never closed (cut

@@ -79,8 +79,7 @@ def check_model(section: ModelSection | str) -> None:
 
     Raises:
         ModelError: a package that is missing, a folder without config.json, a malformed hub name, a hub
-        model that
-            is neither cached nor may be downloaded.
+            model that is neither cached nor may be downloaded.
     """
     name = _name(section)
     if name.startswith("package:"):

@@ -27,8 +27,7 @@ class Row:
 
     Args:
         sampling: its parameters. The random stream is keyed by the seed alone: Philox is counter-based, so
-        the n-th
-            number depends on (seed, n) and on nothing that runs beside it.
+            the n-th number depends on (seed, n) and on nothing that runs beside it.
         prompt: its prompt token ids.
         stop_ids: tokens that end a turn.
         tokenizer: to find stop strings.

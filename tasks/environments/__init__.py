@@ -20,8 +20,7 @@ def make_environment(section: EnvironmentSection) -> Environment:
 
     Raises:
         UnusableEnvironment: unknown name, import path that does not import, options it does not take, or a
-        game
-            that can't be made.
+            game that can't be made.
     """
     factory = _factory(section.name)
     try:

@@ -118,3 +118,14 @@ def test_bad_parameters_are_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(AssertionError, match=next(iter(parameters))):
         stack.start("rollout", **parameters)
+
+
+def test_training_chains_iterations_and_goes_on_from_finished_ones(stack: LocalStack) -> None:
+    run = stack.start("training", config=str(stack.config), run="chained", iterations=1)
+    assert stack.finish(run)["state_type"] == "COMPLETED"
+    again = stack.start("training", config=str(stack.config), run="chained", iterations=2)
+    assert stack.finish(again)["state_type"] == "COMPLETED"
+    assert [child["name"] for child in stack.children(again)] == ["iteration-chained-1"]
+    for iteration in (0, 1):
+        evaluated = stack.store.committed("chained", "evaluation", iteration)
+        assert evaluated is not None and evaluated.manifest.tables["evaluations"].rows == 1
