@@ -73,10 +73,9 @@ async def correct_target(ctx: StageContext, target: BellmanTarget, transition: R
             use="target",
             item=f"{target.target_id}/t",
             attempt=attempt,
-            state=backup.state,
-            action_text=backup.action_text,
             privileged="\n".join(backup.privileged),
             thought=target.thought,
+            description=target.description,
         ),
     )
     dropped = result.verdict == "row_dropped"

@@ -18,6 +18,11 @@ _VERDICT = re.compile(
     r"\s*Optimal:\s*(?P<optimal>yes|no)\b[\s.]*(?:Reason:\s*)?(?P<reason>.*?)\s*", re.DOTALL | re.IGNORECASE
 )
 
+_REWRITE = re.compile(
+    r"\s*(?:(?:the\s+)?(?:new\s+|rewritten\s+)?(?:thought|statement|conjecture)\s*:)?\s*(?P<thought>[^\n]*)",
+    re.I,
+)
+
 FUTURE_REGEX = rf"Thought: {_LINE}{{1,{THOUGHT_CHARS}}}\nFuture: {_LINE}{{1,{FUTURE_CHARS}}}"
 VERDICT_REGEX = rf"Optimal: (?:yes|no)\nReason: {_LINE}{{1,{REASON_CHARS}}}"
 
@@ -88,3 +93,9 @@ def read_verdict(text: str) -> Verdict:
     if match is None:
         return Verdict(None, text.strip())
     return Verdict(match["optimal"].lower() == "yes", match["reason"])
+
+
+def read_rewrite(text: str) -> str:
+    """The first line of a rewritten thought, without quotes or a label before it; empty where nothing else stands."""
+    found = _REWRITE.match(text)
+    return found["thought"].strip(' "') if found else ""

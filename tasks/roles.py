@@ -15,6 +15,7 @@ from tasks.formats import (
     action_regex,
     read_action,
     read_future,
+    read_rewrite,
     read_verdict,
 )
 
@@ -138,5 +139,4 @@ async def rewrite(
     """One rewrite of a thought by the corrector; an empty text when the request failed."""
     messages = ctx.messages(template, **variables)
     answer = await ctx.ask("correct", template, messages, use=use, item=item, sample=attempt)
-    text = answer.text.removeprefix("Thought:").strip().strip('"').split("\n")[0].strip()
-    return text, answer.generation
+    return read_rewrite(answer.text), answer.generation

@@ -12,6 +12,7 @@ from tasks.formats import (
     future_segments,
     read_action,
     read_future,
+    read_rewrite,
     read_verdict,
     write_action,
 )
@@ -68,3 +69,17 @@ def test_the_verdict_format_is_readable() -> None:
     text = "Optimal: no\nReason: guess lower"
     assert re.fullmatch(VERDICT_REGEX, text)
     assert read_verdict(text).reason == "guess lower"
+
+
+@pytest.mark.parametrize(
+    ("text", "thought"),
+    [
+        ("Perhaps it is lower.", "Perhaps it is lower."),
+        ('Thought: "if it is lower, seven fits"\nand more', "if it is lower, seven fits"),
+        ("The thought:", ""),
+        ("The rewritten thought: maybe", "maybe"),
+        ("", ""),
+    ],
+)
+def test_a_rewrite_is_its_first_line_without_a_label(text: str, thought: str) -> None:
+    assert read_rewrite(text) == thought
