@@ -77,6 +77,6 @@ def service_environment(root: Path, api_url: str) -> dict[str, str]:
         "PREFECT_RUNNER_POLL_FREQUENCY": "2",
         "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_LOOP_SECONDS": "5",
         "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "5",
-        "PREFECT_WORKER_QUERY_SECONDS": "1",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
     }
     return {**client_environment(root, api_url), **ours}

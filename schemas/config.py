@@ -130,7 +130,7 @@ class RolloutSection(Section):
 class ReplaySection(Section):
     """Prioritised replay over all iterations (Schaul et al. 2016)."""
 
-    transitions: PositiveInt = Field(64, description="transitions drawn an iteration, with replacement")
+    transitions: PositiveInt = Field(48, description="transitions drawn an iteration, with replacement")
     alpha: NonNegative = Field(0.6, description="exponent on priorities; 0 is uniform")
     beta: NonNegative = Field(0.4, description="exponent of the importance weights; 1 corrects fully")
     epsilon: PositiveFloat = Field(0.01, description="added to every priority, so none is never drawn")
@@ -172,14 +172,14 @@ class TrainingSection(Section):
 class TargetSection(Section):
     """Target parameters: theta_bar <- (1 - tau) theta_bar + tau theta after every optimizer step."""
 
-    tau: float = Field(0.15, gt=0, le=1, description="share taken over a step")
+    tau: float = Field(0.2, gt=0, le=1, description="share taken over a step")
 
 
 class ImprovementSection(Section):
     """Critique and refinement."""
 
     states: PositiveInt = Field(
-        16, description="drawn transitions at whose states an action is improved, at most"
+        12, description="drawn transitions at whose states an action is improved, at most"
     )
     action: Literal["fresh", "replayed"] = Field(
         "fresh", description="the action to improve: a ~ pi(.|s), or a of replay"
