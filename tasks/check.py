@@ -32,10 +32,12 @@ def check_config(config: Config, root: Path) -> None:
 
 
 def _problems(config: Config, root: Path) -> Iterator[str]:
+    unusable = ""
     try:
         check_model(config.model)
     except ModelError as error:
-        yield str(error)
+        unusable = str(error)
+        yield unusable
     used = {getattr(config.roles, role).engine for role in RolesSection.model_fields}
     for name in sorted(used):
         section = config.engines[name]
@@ -43,8 +45,9 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
             check_engine(section, config.model)
             yield from _lacking(config, name)
         except EngineConfigError as error:
-            if not str(error).startswith("model."):  # said already
-                yield f"engines.{name}.{error}"
+            problem = str(error)
+            if problem != unusable:  # said already
+                yield problem if problem.startswith("model.") else f"engines.{name}.{problem}"
     overrides: dict[str, Path] = dict(role_templates(config))
     try:
         environment = make_environment(config.environment)
