@@ -94,18 +94,22 @@ class RoleSection(Section):
         "environment's action format; evaluate: the verdict, then its reason; predict and bootstrap: the labels of "
         "their two lines. What stands after a label is free text; correct is free text altogether",
     )
+    line_chars: PositiveInt = Field(
+        80, description="structured: longest free text after a label, characters. Two such lines should fit into "
+        "max_tokens, or a text ends before its second label"
+    )  # fmt: skip
     template: str | None = Field(None, description="path of a prompt template that replaces the shipped one")
 
 
 class RolesSection(Section):
     """The six roles, told apart by the prompt alone."""
 
-    policy: RoleSection = RoleSection(max_tokens=40, structured=True)
+    policy: RoleSection = RoleSection(max_tokens=40, structured=True, line_chars=60)
     predict: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True)
     bootstrap: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True)
     correct: RoleSection = RoleSection(temperature=0.5, max_tokens=32)
-    evaluate: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True)
-    refine: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True)
+    evaluate: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True, line_chars=100)
+    refine: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True, line_chars=60)
 
 
 class EnvironmentSection(Section):

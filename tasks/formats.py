@@ -8,10 +8,6 @@ from dataclasses import dataclass
 
 from tasks.environments.base import ActionFormat
 
-THOUGHT_CHARS = 60
-FUTURE_CHARS = 120
-REASON_CHARS = 100
-_LINE = r"[^\n]"
 _ACTION = re.compile(r"\s*(?:Thought:\s*(?P<thought>.*?)\s*)?Action:\s*(?P<action>.*?)\s*", re.DOTALL)
 _FUTURE = re.compile(r"\s*(?:Thought:\s*(?P<thought>.*?)\s*)?Future:\s*(?P<future>.*?)\s*", re.DOTALL)
 _VERDICT = re.compile(
@@ -23,8 +19,10 @@ _REWRITE = re.compile(
     re.I,
 )
 
-FUTURE_REGEX = rf"Thought: {_LINE}{{1,{THOUGHT_CHARS}}}\nFuture: {_LINE}{{1,{FUTURE_CHARS}}}"
-VERDICT_REGEX = rf"Optimal: (?:yes|no)\nReason: {_LINE}{{1,{REASON_CHARS}}}"
+
+def _line(chars: int) -> str:
+    """Free text on one line, as a regex."""
+    return rf"[^\n]{{1,{chars}}}"
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,20 @@ class Action:
     valid: bool
 
 
-def action_regex(form: ActionFormat) -> str:
-    """The format of a whole action, for structured output: one line of thought, then the environment's own
-    format."""
-    return rf"Thought: {_LINE}{{1,{THOUGHT_CHARS}}}\nAction: {form.regex}"
+def action_regex(form: ActionFormat, chars: int) -> str:
+    """The format of a whole action, for structured output: a thought of up to `chars` characters on one
+    line, then the environment's own format."""
+    return rf"Thought: {_line(chars)}\nAction: {form.regex}"
+
+
+def future_regex(chars: int) -> str:
+    """The format of a future: a line of thought and a line of description, each up to `chars` characters."""
+    return rf"Thought: {_line(chars)}\nFuture: {_line(chars)}"
+
+
+def verdict_regex(chars: int) -> str:
+    """The format of a verdict: yes or no, then a reason of up to `chars` characters on one line."""
+    return rf"Optimal: (?:yes|no)\nReason: {_line(chars)}"
 
 
 def read_action(text: str, form: ActionFormat) -> Action:

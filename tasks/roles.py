@@ -7,16 +7,16 @@ from storage.history import State
 from tasks.context import Answer, StageContext
 from tasks.engines.base import Message
 from tasks.formats import (
-    FUTURE_REGEX,
-    VERDICT_REGEX,
     Action,
     Described,
     Verdict,
     action_regex,
+    future_regex,
     read_action,
     read_future,
     read_rewrite,
     read_verdict,
+    verdict_regex,
 )
 
 
@@ -32,9 +32,8 @@ class Judged:
 async def sample_action(ctx: StageContext, state: State, *, use: str, item: str) -> tuple[Answer, Action]:
     """a ~ pi(.|s) under the plain policy prompt."""
     form = ctx.environment.action_format
-    answer = await ctx.ask(
-        "policy", "policy", ctx.policy_messages(state), use=use, item=item, regex=action_regex(form)
-    )
+    regex = action_regex(form, ctx.role("policy").line_chars)
+    answer = await ctx.ask("policy", "policy", ctx.policy_messages(state), use=use, item=item, regex=regex)
     return answer, read_action(answer.text, form)
 
 
@@ -48,9 +47,8 @@ async def predict_future(
 ) -> tuple[Answer, Described]:
     """d ~ M(.|s,a)."""
     messages = predict_messages(ctx, state, action_text)
-    answer = await ctx.ask(
-        "predict", "predict", messages, use=use, item=item, sample=sample, regex=FUTURE_REGEX
-    )
+    regex = future_regex(ctx.role("predict").line_chars)
+    answer = await ctx.ask("predict", "predict", messages, use=use, item=item, sample=sample, regex=regex)
     return answer, read_future(answer.text)
 
 
@@ -98,7 +96,8 @@ def backup_messages(ctx: StageContext, backup: Backup) -> tuple[Message, ...]:
 async def back_up(ctx: StageContext, backup: Backup, *, use: str, item: str) -> tuple[Answer, Described]:
     """d ~ B(.|s,a,r,s',a',d'): a thought, then the description."""
     messages = backup_messages(ctx, backup)
-    answer = await ctx.ask("bootstrap", "bootstrap", messages, use=use, item=item, regex=FUTURE_REGEX)
+    regex = future_regex(ctx.role("bootstrap").line_chars)
+    answer = await ctx.ask("bootstrap", "bootstrap", messages, use=use, item=item, regex=regex)
     return answer, read_future(answer.text)
 
 
@@ -107,7 +106,8 @@ async def judge(
 ) -> tuple[Answer, Verdict]:
     """q ~ E(.|s,a,d1..dk)."""
     messages = ctx.messages("evaluate", state=state, action_text=action_text, futures=futures)
-    answer = await ctx.ask("evaluate", "evaluate", messages, use=use, item=item, regex=VERDICT_REGEX)
+    regex = verdict_regex(ctx.role("evaluate").line_chars)
+    answer = await ctx.ask("evaluate", "evaluate", messages, use=use, item=item, regex=regex)
     return answer, read_verdict(answer.text)
 
 
@@ -117,7 +117,8 @@ async def refine(
     """a_r ~ pi_r(.|s, earlier (action, critique) pairs)."""
     form = ctx.environment.action_format
     messages = ctx.messages("refine", state=state, attempts=attempts)
-    answer = await ctx.ask("refine", "refine", messages, use=use, item=item, regex=action_regex(form))
+    regex = action_regex(form, ctx.role("refine").line_chars)
+    answer = await ctx.ask("refine", "refine", messages, use=use, item=item, regex=regex)
     return answer, read_action(answer.text, form)
 
 

@@ -31,7 +31,11 @@ def shrunk(**changes: object) -> Config:
         "evaluation": {"episodes": 2},
         **changes,
     }
-    roles = {r: {**s, "max_tokens": min(s["max_tokens"], 60)} for r, s in config.roles.model_dump().items()}
+    lengths = {"max_tokens": 60, "line_chars": 80}
+    roles = {
+        role: {**section, **{name: min(section[name], most) for name, most in lengths.items()}}
+        for role, section in config.roles.model_dump().items()
+    }
     return Config.model_validate({**config.model_dump(), **sizes, "roles": roles})
 
 

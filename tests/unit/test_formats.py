@@ -6,14 +6,15 @@ import pytest
 
 from tasks.environments.base import ActionFormat
 from tasks.formats import (
-    VERDICT_REGEX,
     Action,
     action_regex,
+    future_regex,
     future_segments,
     read_action,
     read_future,
     read_rewrite,
     read_verdict,
+    verdict_regex,
     write_action,
 )
 
@@ -22,7 +23,7 @@ NUMBER = ActionFormat(r"\[(?:[1-9]|1[0-9]|20)\]", "a number")
 
 def test_an_action_is_read_as_it_is_written() -> None:
     text = write_action("half of it", "[10]")
-    assert re.fullmatch(action_regex(NUMBER), text)
+    assert re.fullmatch(action_regex(NUMBER, 20), text)
     assert read_action(text, NUMBER) == Action("half of it", "[10]", valid=True)
     assert read_action(write_action("", "[10]"), NUMBER) == Action("", "[10]", valid=True)
 
@@ -67,7 +68,7 @@ def test_a_verdict_is_yes_or_no_or_unreadable(text: str, optimal: bool | None) -
 
 def test_the_verdict_format_is_readable() -> None:
     text = "Optimal: no\nReason: guess lower"
-    assert re.fullmatch(VERDICT_REGEX, text)
+    assert re.fullmatch(verdict_regex(20), text)
     assert read_verdict(text).reason == "guess lower"
 
 
@@ -83,3 +84,13 @@ def test_the_verdict_format_is_readable() -> None:
 )
 def test_a_rewrite_is_its_first_line_without_a_label(text: str, thought: str) -> None:
     assert read_rewrite(text) == thought
+
+
+def test_structured_lines_are_as_long_as_configured_and_no_longer() -> None:
+    for chars in (5, 400):
+        fits, too_long = "x" * chars, "x" * (chars + 1)
+        assert re.fullmatch(action_regex(NUMBER, chars), f"Thought: {fits}\nAction: [1]")
+        assert not re.fullmatch(action_regex(NUMBER, chars), f"Thought: {too_long}\nAction: [1]")
+        assert re.fullmatch(future_regex(chars), f"Thought: {fits}\nFuture: {fits}")
+        assert not re.fullmatch(future_regex(chars), f"Thought: {fits}\nFuture: {too_long}")
+        assert not re.fullmatch(verdict_regex(chars), f"Optimal: no\nReason: {too_long}")
