@@ -6,7 +6,7 @@ file in a template's place; its digest is recorded with every row it makes.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ NAMES = (
     "choose",
 )
 _FOLDER = Path(__file__).parent
+_SHIPPED = {name: _FOLDER / f"{name}.j2" for name in NAMES}
 _JINJA = Environment(
     loader=FileSystemLoader(_FOLDER),
     undefined=StrictUndefined,
@@ -38,12 +39,14 @@ class PromptError(Exception):
 
 
 @lru_cache(maxsize=64)
-def _load(path: Path) -> tuple[str, Template]:
+def _load(path: Path) -> tuple[str, Template, str]:
+    """Text (included parts at its end), compiled template, and digest of a file."""
     try:
         text = path.read_text(encoding="utf-8")
         template = _JINJA.from_string(text)
         parts = sorted(filter(None, meta.find_referenced_templates(_JINJA.parse(text))))
-        return text + "".join((_FOLDER / part).read_text(encoding="utf-8") for part in parts), template
+        whole = text + "".join((_FOLDER / part).read_text(encoding="utf-8") for part in parts)
+        return whole, template, hashlib.sha256(whole.encode()).hexdigest()[:12]
     except OSError as error:
         raise PromptError(f"{path}: prompt template can't be read ({error.strerror})") from None
     except TemplateError as error:
@@ -52,7 +55,7 @@ def _load(path: Path) -> tuple[str, Template]:
 
 def template_path(name: str, overrides: Mapping[str, Path] | None = None) -> Path:
     """The file behind a template name, overrides first."""
-    return (overrides or {}).get(name, _FOLDER / f"{name}.j2")
+    return overrides[name] if overrides and name in overrides else _SHIPPED[name]
 
 
 def template_text(name: str, overrides: Mapping[str, Path] | None = None) -> str:
@@ -62,22 +65,26 @@ def template_text(name: str, overrides: Mapping[str, Path] | None = None) -> str
 
 def template_digest(name: str, overrides: Mapping[str, Path] | None = None) -> str:
     """The first 12 hex digits of the sha256 of a template's text."""
-    return hashlib.sha256(template_text(name, overrides).encode()).hexdigest()[:12]
+    return _load(template_path(name, overrides))[2]
 
 
 def render(
-    name: str, block: str, variables: Mapping[str, Any], overrides: Mapping[str, Path] | None = None
-) -> str:
-    """Render one block of a template.
+    name: str,
+    blocks: Sequence[str],
+    variables: Mapping[str, Any],
+    overrides: Mapping[str, Path] | None = None,
+) -> list[str]:
+    """Render blocks of a template, each to one text.
 
     Raises:
         PromptError: no such block, or a variable is missing; the file is named.
     """
     path = template_path(name, overrides)
     template = _load(path)[1]
-    if block not in template.blocks:
-        raise PromptError(f"{path}: has no block '{block}'")
+    if missing := [block for block in blocks if block not in template.blocks]:
+        raise PromptError(f"{path}: has no block '{missing[0]}'")
+    context = template.new_context(dict(variables))
     try:
-        return "".join(template.blocks[block](template.new_context(dict(variables)))).strip()
+        return ["".join(template.blocks[block](context)).strip() for block in blocks]
     except TemplateError as error:
-        raise PromptError(f"{path}: block '{block}': {error}") from None
+        raise PromptError(f"{path}: blocks {', '.join(blocks)}: {error}") from None

@@ -15,6 +15,8 @@ STEP_METRICS = (
     "loss",
     "critic_loss",
     "policy_loss",
+    "chat_loss",
+    "anchor_kl",
     "learning_rate",
     "grad_norm",
     "label_tokens",

@@ -35,7 +35,7 @@ def register_adapters(client: "MlflowClient", experiment_id: str, run_id: str, c
             name=kind,
             source_run_id=run_id,
             tags={**tags, "nlac.folder": str(folder)},
-            model_type="peft",
+            model_type="peft" if (folder / "adapter_config.json").is_file() else "transformers",
         )
         client.finalize_logged_model(model.model_id, "READY")
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
@@ -129,4 +129,4 @@ def _ensure_model(client: "MlflowClient", name: str) -> None:
     try:
         client.get_registered_model(name)
     except MlflowException:
-        client.create_registered_model(name, description=f"{name} adapters (LoRA, peft) trained by nlac")
+        client.create_registered_model(name, description=f"{name} adapters or checkpoints trained by nlac")

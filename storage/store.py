@@ -101,9 +101,9 @@ class Store:
     def iteration_dir(self, run: str, iteration: int) -> Path:
         return self.root / run / "iterations" / f"{iteration:05d}"
 
-    def requests_db(self, run: str, stage: str, iteration: int, fingerprint: str) -> Path:
+    def requests_journal(self, run: str, stage: str, iteration: int, fingerprint: str) -> Path:
         """Finished requests of an unfinished stage (see `tasks.engines.cache`)."""
-        return self.run_dir(run) / ".requests" / f"{stage}-{iteration:05d}-{fingerprint}.sqlite"
+        return self.run_dir(run) / ".requests" / f"{stage}-{iteration:05d}-{fingerprint}.journal"
 
     def runs(self) -> list[str]:
         """Names of all runs, sorted."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +13,16 @@ from schemas.config import Config, Role, RoleSection
 from schemas.rows import Generation
 from storage.history import State
 from tasks.engines import build_engine
-from tasks.engines.base import Completion, Engine, EngineError, Message, Request, Sampling, ScoreRequest
+from tasks.engines.base import (
+    Completion,
+    Engine,
+    EngineError,
+    Message,
+    Request,
+    Sampling,
+    ScoreRequest,
+    Scores,
+)
 from tasks.engines.cache import RequestCache
 from tasks.engines.chat import split_reasoning
 from tasks.environments import make_environment
@@ -84,7 +94,7 @@ class StageContext:
             self._environment = self.new_environment()
         return self._environment
 
-    @property
+    @cached_property
     def templates(self) -> dict[str, Path]:
         """Templates that replace shipped ones: the environment's, and above them the configuration's."""
         return {**self.environment.templates, **role_templates(self.config)}
@@ -97,18 +107,21 @@ class StageContext:
             **variables,
         }
         blocks = ("system", "user")
-        return tuple(Message(role=b, content=render(template, b, known, self.templates)) for b in blocks)
+        texts = render(template, blocks, known, self.templates)
+        return tuple(Message(role=b, content=text) for b, text in zip(blocks, texts, strict=True))
 
     def policy_messages(self, state: State) -> tuple[Message, ...]:
-        """The plain policy prompt: instructions, then the episode as a chat, hidden reasoning left out."""
+        """The plain policy prompt: instructions, then the episode as a chat, hidden reasoning left out. Of a
+        Markov environment the last observation alone."""
         env = self.environment
         known = {"instructions": env.instructions, "action_description": env.action_format.description}
 
         def message(role: str, **variables: str) -> Message:
-            return Message(role=role, content=render("policy", role, {**known, **variables}, self.templates))
+            (text,) = render("policy", [role], {**known, **variables}, self.templates)
+            return Message(role=role, content=text)
 
         chat = [message("system")]
-        for turn in state.turns:
+        for turn in () if env.markov else state.turns:
             chat += [message("user", observation=turn.observation), message("assistant", text=turn.text)]
         return (*chat, message("user", observation=state.observation))
 
@@ -206,19 +219,40 @@ class StageContext:
         self, role: Role, messages: tuple[Message, ...], segments: tuple[str, ...], *, use: str, item: str
     ) -> tuple[tuple[float, ...], ...] | None:
         """Log-probabilities of given text, per segment; None where the role's engine can't score."""
+        scores = await self.scores(role, messages, segments, use=use, item=item)
+        return None if scores is None else scores.segments
+
+    async def scores(
+        self,
+        role: Role,
+        messages: tuple[Message, ...],
+        segments: tuple[str, ...],
+        *,
+        use: str,
+        item: str,
+        top_k: int = 0,
+    ) -> Scores | None:
+        """The same with the `top_k` most likely tokens at each position; None where the role's engine can't give
+        what is asked for.
+
+        Raises:
+            EngineError: this text can't be scored.
+        """
         section = self.role(role)
         engine = self.engine(section.engine)
-        if not engine.capabilities.scoring:
+        able = engine.capabilities
+        if not able.scoring or (top_k and not able.topk):
             return None
         trained = self.config.engines[section.engine].model is None
-        request = ScoreRequest(messages, segments, self.inputs.adapters.get(use) if trained else None)
+        adapter = self.inputs.adapters.get(use) if trained else None
+        request = ScoreRequest(messages, segments, adapter, top_k)
         key = RequestCache.key(item, 0, request)
         scores = self.cache.scores(key) if self.cache else None
         if scores is None:
             scores = await engine.score(request)
             if self.cache:
                 self.cache.put(key, scores)
-        return scores.segments
+        return scores
 
     async def map(self, items: Iterable[T], work: Callable[[T], Awaitable[R]], unit: str) -> list[R]:
         """Work on all items at once (engines bound their own concurrency), in order, counting progress."""

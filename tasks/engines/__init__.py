@@ -70,16 +70,26 @@ def declared_capabilities(section: EngineSection) -> Capabilities:
     """
     if section.backend == "transformers":
         return Capabilities(
-            structured=True, scoring=True, adapters=True, token_ids=True, seeded=section.deterministic
+            structured=True,
+            scoring=True,
+            topk=True,
+            adapters=True,
+            token_ids=True,
+            seeded=section.deterministic,
         )
     if section.backend == "vllm":
         return Capabilities(
-            structured=True, scoring=True, adapters=True, token_ids=True, notes=("not bitwise repeatable",)
+            structured=True,
+            scoring=True,
+            topk=True,
+            adapters=True,
+            token_ids=True,
+            notes=("not bitwise repeatable",),
         )
     if section.backend == "openai":
         vllm = section.options.get("server") == "vllm"
         structured = bool(section.options.get("structured", vllm))
-        return Capabilities(structured=structured, scoring=vllm, notes=("not bitwise repeatable",))
+        return Capabilities(structured=structured, scoring=vllm, topk=vllm, notes=("not bitwise repeatable",))
     try:
         return rules_capabilities(load_rules(section.rules or ""))
     except RulesError as error:

@@ -4,9 +4,12 @@ Chat requests in, completions out, asynchronous, the adapter chosen per request;
 completions. A stage submits as many requests as it has; batching and concurrency are the engine's business.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import Protocol, TypedDict, TypeVar
+
+T = TypeVar("T")
 
 
 class Message(TypedDict):
@@ -75,13 +78,54 @@ class ScoreRequest:
     messages: tuple[Message, ...]
     segments: tuple[str, ...]
     adapter: Adapter | None = None
+    top_k: int = 0  # also the k most likely tokens at each position; needs the capability `topk`
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Per segment, the log-probability (nats, temperature 1) of each of its tokens given all before it."""
+    """Per segment, the log-probability (nats, temperature 1) of each of its tokens given all before it.
+
+    top_ids and top_logprobs: per segment and token, the `top_k` most likely tokens at that position, most likely
+    first (fewer where the vocabulary is smaller); empty where none were asked for.
+    """
 
     segments: tuple[tuple[float, ...], ...]
+    top_ids: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    top_logprobs: tuple[tuple[tuple[float, ...], ...], ...] = ()
+
+
+def make_scores(
+    segments: Sequence[Sequence[int]],
+    logprobs: Iterable[float],
+    top: Iterable[tuple[Sequence[int], Sequence[float]]] | None = None,
+) -> Scores:
+    """Scores of tokens one after the other, cut into segments.
+
+    Args:
+        segments: token ids; only their numbers count.
+        logprobs: one a token.
+        top: ids and log-probabilities of the most likely tokens, one pair a token; None: not asked for.
+    """
+    cut = _by_segment(segments, logprobs)
+    if top is None:
+        return Scores(cut)
+    pairs = _by_segment(segments, ((tuple(ids), tuple(values)) for ids, values in top))
+    return Scores(
+        cut,
+        tuple(tuple(ids for ids, _ in segment) for segment in pairs),
+        tuple(tuple(values for _, values in segment) for segment in pairs),
+    )
+
+
+def most_likely(logprobs: Mapping[int, float], k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The k most likely of some tokens: ids and log-probabilities. Servers report the given token on top of k."""
+    first = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))[:k]
+    return tuple(token for token, _ in first), tuple(value for _, value in first)
+
+
+def _by_segment(segments: Sequence[Sequence[int]], values: Iterable[T]) -> tuple[tuple[T, ...], ...]:
+    flat = iter(values)
+    return tuple(tuple(next(flat) for _ in segment) for segment in segments)
 
 
 @dataclass(frozen=True)
@@ -90,6 +134,7 @@ class Capabilities:
 
     structured: bool = False  # Request.regex
     scoring: bool = False  # score()
+    topk: bool = False  # ScoreRequest.top_k
     adapters: bool = False  # Request.adapter
     token_ids: bool = False  # Completion.token_ids and .logprobs
     seeded: bool = False  # the same request gives the same text, whatever runs beside it
@@ -113,7 +158,7 @@ class Engine(Protocol):
         """Log-probabilities of a given completion.
 
         Raises:
-            EngineError: as for generate, or the engine does not declare `scoring`.
+            EngineError: as for generate, or the engine does not declare `scoring` (or `topk`, where it is asked).
         """
         ...
 

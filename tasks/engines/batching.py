@@ -55,10 +55,12 @@ def choose(pending: Sequence[Job]) -> list[Job]:
     size."""
     oldest = pending[0]
 
-    def distance(job: Job) -> tuple[int, ...]:
-        return tuple(abs(a - b) for a, b in zip(job.size, oldest.size, strict=True))
-
-    alike = sorted((job for job in pending if job.group == oldest.group), key=distance)
+    alike = [job for job in pending if job.group == oldest.group]
+    distance = {
+        size: tuple(abs(a - b) for a, b in zip(size, oldest.size, strict=True))
+        for size in {job.size for job in alike}
+    }
+    alike.sort(key=lambda job: distance[job.size])
     return alike[: min(job.rows for job in alike[: oldest.rows])]
 
 
@@ -135,7 +137,8 @@ class BatchWorker:
                     self._changed.wait(wait)
                 else:
                     chosen = choose(self._pending)
-                    self._pending = [job for job in self._pending if job not in chosen]
+                    taken = set(map(id, chosen))
+                    self._pending = [job for job in self._pending if id(job) not in taken]
                     if batch := [job for job in chosen if job.future.set_running_or_notify_cancel()]:
                         return batch
             return []

@@ -1,64 +1,68 @@
 """Finished requests of an unfinished stage, so that one killed at 90% resumes at 90%.
 
-One SQLite file a stage fingerprint, removed when the stage commits. The key covers the item, the sample,
-the model version and the whole rendered request: a changed prompt or seed is another request.
+A journal a stage fingerprint, one line an answer (`key<tab>json`), removed when the stage commits. A line is
+handed to the operating system as soon as the answer is known, so a killed process loses only what was in
+flight; a line that was cut short is ignored and cut off. The key covers the item, the sample, the model version
+and the whole rendered request: a changed prompt or seed is another request.
 """
 
 import hashlib
 import json
-import sqlite3
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from tasks.engines.base import Completion, Request, ScoreRequest, Scores
 
 
 class RequestCache:
-    """Completions and scores by request.
+    """Completions and scores by request. One process writes a journal at a time.
 
     Args:
-        path: the SQLite file; made when first written to.
+        path: the journal; made where it is missing.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._db = sqlite3.connect(path, isolation_level=None)
-        self._db.execute("pragma journal_mode=wal")
-        self._db.execute("pragma synchronous=normal")
-        self._db.execute("create table if not exists requests (key text primary key, answer text not null)")
+        self._file = path.open("ab+", buffering=0)
+        self._file.seek(0)
+        whole, _, _torn = self._file.read().rpartition(b"\n")
+        self._file.truncate(len(whole) + 1 if whole else 0)
+        self._known = dict(line.split("\t", 1) for line in whole.decode().splitlines())
 
     @staticmethod
     def key(item: str, sample: int, request: Request | ScoreRequest) -> str:
         """Digest of all that determines an answer."""
-        payload = asdict(request)
-        payload["adapter"] = request.adapter and [request.adapter.version, request.adapter.digest]
+        adapter = request.adapter and [request.adapter.version, request.adapter.digest]
+        payload = {**vars(request), "adapter": adapter}
+        if isinstance(request, Request):
+            payload["sampling"] = vars(request.sampling)
         text = json.dumps([item, sample, type(request).__name__, payload], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def completion(self, key: str) -> Completion | None:
-        answer = self._get(key)
-        if answer is None:
+        """The completion kept under a key."""
+        if key not in self._known:
             return None
-        fields = json.loads(answer)
-        return Completion(
-            **{**fields, "token_ids": tuple(fields["token_ids"]), "logprobs": tuple(fields["logprobs"])}
-        )
+        return Completion(**{name: _frozen(value) for name, value in json.loads(self._known[key]).items()})
 
     def scores(self, key: str) -> Scores | None:
-        answer = self._get(key)
-        return None if answer is None else Scores(tuple(tuple(s) for s in json.loads(answer)["segments"]))
+        """The scores kept under a key."""
+        if key not in self._known:
+            return None
+        return Scores(**{name: _frozen(value) for name, value in json.loads(self._known[key]).items()})
 
     def put(self, key: str, answer: Completion | Scores) -> None:
-        self._db.execute("insert or replace into requests values (?, ?)", (key, json.dumps(asdict(answer))))
-
-    def _get(self, key: str) -> str | None:
-        row = self._db.execute("select answer from requests where key = ?", (key,)).fetchone()
-        return None if row is None else str(row[0])
+        """Keep an answer."""
+        self._file.write(f"{key}\t{json.dumps(vars(answer))}\n".encode())
 
     def close(self, *, remove: bool = False) -> None:
-        """Close; with `remove`, delete the file (the stage has committed)."""
-        self._db.close()
+        """Close; with `remove`, delete the journal (the stage has committed)."""
+        self._file.close()
         if remove:
-            for suffix in ("", "-wal", "-shm"):
-                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
+
+
+def _frozen(value: Any) -> Any:
+    """Lists back to the tuples that they were."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 THINK, END_THINK = "<think>", "</think>"
+PROMPTS = 256  # encoded prompts kept
 
 
 def split_reasoning(text: str) -> tuple[str | None, str]:
@@ -70,6 +71,13 @@ class ChatTokenizer:
         self.tokenizer = tokenizer
         # The tokenizers library refuses to be used by two threads at once ("Already borrowed").
         self._lock = threading.Lock()
+        # The wrapper around it costs several times what a short prompt's encoding does.
+        self._backend = tokenizer.backend_tokenizer if tokenizer.is_fast else None
+        if self._backend is not None:
+            self._backend.no_truncation()
+            self._backend.no_padding()
+        # Several samples are drawn under one prompt, one request after the other.
+        self._prompt = lru_cache(maxsize=PROMPTS)(self._encode_prompt)
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """The prompt as text, with a system message merged into the first user message if the template
@@ -99,14 +107,17 @@ class ChatTokenizer:
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """Token ids up to where the assistant's next turn begins."""
-        return self._encode(self.render(messages), plain=False)
+        return list(self._prompt(_frozen(messages), False))
 
     def answer_prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """prompt_ids for a completion that is given (scored or trained on): where the template opens a hidden
         reasoning, it is closed empty, because given completions are answers. The same ids for other
         templates."""
-        text = self.render(messages)
-        if text.rstrip().endswith(THINK):
+        return list(self._prompt(_frozen(messages), True))
+
+    def _encode_prompt(self, messages: tuple[tuple[str, str], ...], answers: bool) -> list[int]:
+        text = self.render([Message(role=role, content=content) for role, content in messages])
+        if answers and text.rstrip().endswith(THINK):
             text = f"{text.rstrip()}\n\n{END_THINK}\n\n"
         return self._encode(text, plain=False)
 
@@ -117,7 +128,11 @@ class ChatTokenizer:
 
     def _encode(self, text: str, *, plain: bool) -> list[int]:
         with self._lock:
-            ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=plain)
+            if self._backend is None:
+                ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=plain)
+            else:
+                self._backend.encode_special_tokens = plain
+                ids = self._backend.encode(text, add_special_tokens=False).ids
         return [int(token) for token in ids]
 
     @cached_property
@@ -143,6 +158,10 @@ class ChatTokenizer:
         options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
         with self._lock:
             return str(self.tokenizer.decode(list(ids), **options))
+
+
+def _frozen(messages: Sequence[Message]) -> tuple[tuple[str, str], ...]:
+    return tuple((message["role"], message["content"]) for message in messages)
 
 
 def load_chat_tokenizer(path_or_name: Path | str, revision: str | None = None) -> ChatTokenizer:

@@ -9,7 +9,16 @@ from typing import Any
 from openai import AsyncOpenAI, OpenAIError
 
 from schemas.config import EngineSection
-from tasks.engines.base import Capabilities, Completion, EngineError, Request, ScoreRequest, Scores
+from tasks.engines.base import (
+    Capabilities,
+    Completion,
+    EngineError,
+    Request,
+    ScoreRequest,
+    Scores,
+    make_scores,
+    most_likely,
+)
 
 
 class OpenAIEngine:
@@ -31,6 +40,7 @@ class OpenAIEngine:
         self.capabilities = Capabilities(
             structured=bool(options.get("structured", self._vllm)),
             scoring=self._vllm,
+            topk=self._vllm,
             notes=("not bitwise repeatable",),
         )
         # A placeholder where none is named: the library would send $OPENAI_API_KEY to whatever server this is.
@@ -91,13 +101,14 @@ class OpenAIEngine:
             prompt=prompt + tokens,
             max_tokens=1,
             temperature=0.0,
-            extra_body={"prompt_logprobs": 0},
+            extra_body={"prompt_logprobs": request.top_k},
         )
-        reported = answer.choices[0].model_dump()["prompt_logprobs"][len(prompt) :]
-        flat = iter(
-            [position[str(token)]["logprob"] for token, position in zip(tokens, reported, strict=True)]
-        )
-        return Scores(tuple(tuple(next(flat) for _ in segment) for segment in segments))
+        reported = [
+            {int(token): float(entry["logprob"]) for token, entry in position.items()}
+            for position in answer.choices[0].model_dump()["prompt_logprobs"][len(prompt) :]
+        ]
+        top = [most_likely(position, request.top_k) for position in reported] if request.top_k else None
+        return make_scores(segments, [p[token] for token, p in zip(tokens, reported, strict=True)], top)
 
     async def _tokenize(self, **body: Any) -> list[int]:
         root = self._client.with_options(base_url=str(self._client.base_url).rstrip("/").removesuffix("/v1"))

@@ -92,7 +92,8 @@ def after_head(mask: torch.Tensor, head: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 def read_prompts(model: torch.nn.Module, prompts: Sequence[Sequence[int]], pad: int, device: str) -> Prompts:
-    """Read all prompts but for their last tokens, which `generate` reads itself.
+    """Read all prompts but for their last tokens, which `generate` reads itself. Equal prompts (several samples of
+    one) are read once.
 
     Args:
         model: a causal language model of transformers, in inference mode.
@@ -100,6 +101,13 @@ def read_prompts(model: torch.nn.Module, prompts: Sequence[Sequence[int]], pad: 
         pad: id to pad with.
         device: of the model.
     """
+    distinct = list(dict.fromkeys(map(tuple, prompts)))
+    if len(distinct) < len(prompts):
+        number = {prompt: row for row, prompt in enumerate(distinct)}
+        rows = torch.tensor([number[tuple(prompt)] for prompt in prompts], device=device)
+        read = read_prompts(model, distinct, pad, device)
+        read.cache.batch_select_indices(rows)
+        return Prompts(read.ids[rows], read.mask[rows], read.cache)
     head = shared_head(prompts)
     common = read_head(model, prompts[0][:head], device)
     bodies = [list(prompt[head:-1]) for prompt in prompts]

@@ -7,6 +7,7 @@ library's.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,26 @@ from tasks.engines.chat import ChatTokenizer
 
 if TYPE_CHECKING:
     from xgrammar import CompiledGrammar
+
+
+CACHED_LOGITS = 1 << 16  # chosen from at once: 256 KiB in float32
+
+
+_PHILOX = np.random.Philox(key=0)
+_STREAM = np.random.Generator(_PHILOX)
+_KEYED = _PHILOX.state
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def uniforms(seed: int, count: int) -> np.ndarray:
+    """The first `count` numbers of the Philox stream with this key, in [0, 1).
+
+    One generator is set to the stream's beginning, again and again: making one asks the system for entropy first.
+    """
+    with _ONE_AT_A_TIME:
+        _KEYED["state"]["key"][:] = (seed % 2**64, 0)
+        _PHILOX.state = _KEYED
+        return _STREAM.random(count)
 
 
 class Row:
@@ -48,8 +69,7 @@ class Row:
         if grammar is not None:
             self.matcher = xgrammar.GrammarMatcher(grammar)
             self._bitmask = xgrammar.allocate_token_bitmask(1, grammar.tokenizer_info.vocab_size)
-        stream = np.random.Generator(np.random.Philox(key=sampling.seed % 2**64))
-        self._uniforms = stream.random(sampling.max_tokens)
+        self._uniforms = uniforms(sampling.seed, sampling.max_tokens)
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
         self.text = ""
@@ -65,31 +85,12 @@ class Row:
         """This step's number of the row's own stream, in [0, 1) by a float32's precision."""
         return min(float(self._uniforms[len(self.tokens)]), 1 - 2**-23)
 
-    def choose(self, logits: torch.Tensor) -> tuple[int, float]:
-        """Draw the next token by inverse transform sampling.
-
-        Args:
-            logits: [vocabulary], raw, float32; overwritten.
-
-        Returns:
-            The token, and its log-probability at temperature 1 before any grammar or nucleus.
-        """
-        sampling = self.sampling
-        logprobs = logits.log_softmax(dim=-1)
-        if sampling.temperature not in (0.0, 1.0):
-            logits /= sampling.temperature
+    def allowed(self) -> torch.Tensor | None:
+        """Bitmask [1, words] of the tokens that the grammar allows next; None without a grammar."""
         if self.matcher is not None:
             self.matcher.fill_next_token_bitmask(self._bitmask)
-            xgrammar.apply_token_bitmask_inplace(logits[None], self._bitmask.to(logits.device))
-        if sampling.temperature == 0:
-            token = int(logits.argmax())
-            return token, float(logprobs[token])
-        if sampling.top_p < 1:
-            logits = TopPLogitsWarper(sampling.top_p)(None, logits[None])[0]
-        cumulative = logits.softmax(dim=-1).cumsum(dim=-1)
-        # right=True: the first token whose cumulative probability exceeds u, so its own is not zero
-        token = int(torch.searchsorted(cumulative, self.uniform * float(cumulative[-1]), right=True))
-        return token, float(logprobs[token])
+            return self._bitmask
+        return None
 
     def accept(self, token: int, logprob: float) -> None:
         """Take one chosen token; ends the row at a turn's end, a stop string or the cap."""
@@ -127,6 +128,36 @@ class Row:
         )
 
 
+def draw(rows: Sequence[Row], logits: torch.Tensor) -> tuple[list[int], list[float]]:
+    """Each row's next token, by inverse transform sampling of its own random number.
+
+    Args:
+        rows: R unfinished rows.
+        logits: [R, vocabulary], raw, float32; overwritten.
+
+    Returns:
+        The tokens, and their log-probabilities at temperature 1 before any grammar or nucleus.
+    """
+    logprobs = logits.log_softmax(dim=-1)
+    # 0 is greedy, where the scale is no matter
+    temperatures = [row.sampling.temperature or 1.0 for row in rows]
+    if any(t != 1.0 for t in temperatures):
+        logits /= torch.tensor(temperatures, device=logits.device)[:, None]
+    for index, row in enumerate(rows):
+        if (bitmask := row.allowed()) is not None:
+            xgrammar.apply_token_bitmask_inplace(logits[index : index + 1], bitmask.to(logits.device))
+        if row.sampling.top_p < 1:
+            logits[index] = TopPLogitsWarper(row.sampling.top_p)(None, logits[index : index + 1])[0]
+    cumulative = logits.softmax(dim=-1).cumsum(dim=-1)
+    uniforms = torch.tensor([row.uniform for row in rows], dtype=torch.float64, device=logits.device)
+    reached = (uniforms * cumulative[:, -1]).to(cumulative.dtype)
+    # right=True: the first token whose cumulative probability exceeds u, so its own is not zero
+    tokens = torch.searchsorted(cumulative, reached[:, None], right=True)
+    greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=logits.device)
+    tokens = torch.where(greedy[:, None], logits.argmax(dim=-1, keepdim=True), tokens)
+    return tokens[:, 0].tolist(), logprobs.gather(1, tokens)[:, 0].tolist()
+
+
 class RowSampler(LogitsProcessor):  # type: ignore[misc]
     """Chooses every row's next token, and makes it the greatest logit for `generate` to take.
 
@@ -142,10 +173,15 @@ class RowSampler(LogitsProcessor):  # type: ignore[misc]
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores [rows, vocabulary] whose argmax is the choice; logits come in raw, in float32."""
         chosen = torch.full((len(self.rows), 1), self._pad_id)
-        # Row by row: a row fits into the processor's cache, a whole batch is many passes over main memory.
-        for index, row in enumerate(self.rows):
-            if not row.done:
-                token, logprob = row.choose(scores[index])
+        left = [index for index, row in enumerate(self.rows) if not row.done]
+        # A few rows at a time: they fit into the processor's cache, a whole batch is many passes over main memory.
+        together = max(1, CACHED_LOGITS // scores.shape[1])
+        for start in range(0, len(left), together):
+            some = left[start : start + together]
+            whole = len(some) == len(self.rows)
+            tokens, logprobs = draw([self.rows[i] for i in some], scores if whole else scores[some])
+            for index, token, logprob in zip(some, tokens, logprobs, strict=True):
+                row = self.rows[index]
                 row.accept(token, logprob)
                 chosen[index] = token
                 if row.done:

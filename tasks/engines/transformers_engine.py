@@ -22,7 +22,16 @@ from transformers.utils import logging as transformers_logging
 from schemas.config import EngineSection, ModelSection
 from tasks.engines.adapters import AdapterPool, load_model, stop_ids
 from tasks.engines.attention import register as grouped_attention
-from tasks.engines.base import Capabilities, Completion, EngineError, Request, Sampling, ScoreRequest, Scores
+from tasks.engines.base import (
+    Capabilities,
+    Completion,
+    EngineError,
+    Request,
+    Sampling,
+    ScoreRequest,
+    Scores,
+    make_scores,
+)
 from tasks.engines.batching import BatchWorker, Job
 from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
 from tasks.engines.models import resolve_model
@@ -63,7 +72,12 @@ class TransformersEngine:
     def __init__(self, section: EngineSection, model: ModelSection) -> None:
         transformers_logging.disable_progress_bar()
         self.capabilities = Capabilities(
-            structured=True, scoring=True, adapters=True, token_ids=True, seeded=section.deterministic
+            structured=True,
+            scoring=True,
+            topk=True,
+            adapters=True,
+            token_ids=True,
+            seeded=section.deterministic,
         )
         path = resolve_model(model)
         cuda = model.device == "cuda" or (model.device == "auto" and torch.cuda.is_available())
@@ -104,12 +118,12 @@ class TransformersEngine:
         length = sum(map(len, segments))
         self._check_length(len(prompt), length)
         if not length:
-            return Scores(tuple(() for _ in segments))
+            return make_scores(segments, (), () if request.top_k else None)
         kept, whole = self._padded(length), self._padded(len(prompt) + length)
         group = ("score", request.adapter, (kept, whole) if self._section.deterministic else None)
         rows = max(1, min(self._section.max_batch, SCORED_LOGITS // (kept * self._vocabulary)))
         scores: Scores = await self._worker.submit(
-            Job((prompt, segments), group, (length, len(prompt)), rows)
+            Job((prompt, segments, request.top_k), group, (length, len(prompt)), rows)
         )
         return scores
 
@@ -204,7 +218,7 @@ class TransformersEngine:
         return Prompts(ids, mask, StaticCache(model.config, length))
 
     def _score(self, model: torch.nn.Module, jobs: list[Job]) -> None:
-        texts = [(prompt, [token for segment in segments for token in segment]) for prompt, segments in
+        texts = [(prompt, [token for segment in segments for token in segment]) for prompt, segments, _ in
                  (job.payload for job in jobs)]  # fmt: skip
         fixed = self._section.deterministic
         head = 0 if fixed else shared_head([prompt for prompt, _ in texts])
@@ -234,10 +248,14 @@ class TransformersEngine:
             use_cache=bool(head),
         ).logits
         for index, (job, (_, completion)) in enumerate(zip(jobs, texts, strict=True)):
-            predicting = logits[index, -len(completion) - 1 : -1].float()
+            logprobs = logits[index, -len(completion) - 1 : -1].float().log_softmax(dim=-1)
             tokens = torch.tensor(completion, device=logits.device)
-            flat = iter(predicting.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1).tolist())
-            job.finish(Scores(tuple(tuple(next(flat) for _ in segment) for segment in job.payload[1])))
+            _, segments, top_k = job.payload
+            top = None
+            if top_k:
+                best = logprobs.topk(min(top_k, logprobs.shape[1]))
+                top = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            job.finish(make_scores(segments, logprobs.gather(1, tokens[:, None]).squeeze(1).tolist(), top))
 
     def _pad(self, sequences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids and attention mask; in deterministic mode up to a full bucket."""

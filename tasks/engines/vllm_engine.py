@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.config import EngineSection, ModelSection
-from tasks.engines.base import Adapter, Capabilities, Completion, EngineError, Request, ScoreRequest, Scores
+from tasks.engines.base import (
+    Adapter,
+    Capabilities,
+    Completion,
+    EngineError,
+    Request,
+    ScoreRequest,
+    Scores,
+    make_scores,
+    most_likely,
+)
 from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.engines.reaper import descendants, watch
@@ -49,6 +59,7 @@ class VllmEngine:
         section: `options` are arguments of vLLM's engine (tensor_parallel_size, gpu_memory_utilization ...).
             With `merge_adapters` every adapter version in use is merged into a checkpoint and served by a vLLM of
             its own: on CPU several times faster than LoRA, at the price of a start and a copy of the weights each.
+            Full checkpoints (`model.train: full`) are served so in any case.
         model: weights, dtype, context length, LoRA rank.
         cache_dir: vLLM's caches and merged checkpoints.
 
@@ -59,8 +70,15 @@ class VllmEngine:
     def __init__(self, section: EngineSection, model: ModelSection, cache_dir: Path) -> None:
         private_environment(cache_dir)
         self.capabilities = Capabilities(
-            structured=True, scoring=True, adapters=True, token_ids=True, notes=("not bitwise repeatable",)
+            structured=True,
+            scoring=True,
+            topk=True,
+            adapters=True,
+            token_ids=True,
+            notes=("not bitwise repeatable",),
         )
+        # Full checkpoints and merged adapters have a vLLM of their own each.
+        self._beside = model.train == "lora" and not section.merge_adapters
         self._section, self._model, self._cache_dir = section, model, cache_dir
         self._path = resolve_model(model)
         self._tokenizer: ChatTokenizer = load_chat_tokenizer(self._path, model.revision)
@@ -69,7 +87,7 @@ class VllmEngine:
         self._lora_ids: dict[str, int] = {}
         self._request_ids = count()
         self._closed = False
-        if not section.merge_adapters:
+        if self._beside:
             self._serve("", str(self._path))
 
     async def generate(self, request: Request) -> Completion:
@@ -116,13 +134,18 @@ class VllmEngine:
         tokens = [token for segment in segments for token in segment]
         self._check_length(len(prompt), len(tokens) + 1)
         if not tokens:
-            return Scores(tuple(() for _ in segments))
+            return make_scores(segments, (), () if request.top_k else None)
         # vLLM has no scoring call: it reports on the prompt while writing one token that nobody reads.
-        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+        params = SamplingParams(
+            temperature=0.0, max_tokens=1, prompt_logprobs=request.top_k, detokenize=False
+        )
         output = await self._run(prompt + tokens, params, request.adapter)
-        reported = list(output.prompt_logprobs or [])[-len(tokens) :]
-        flat = iter([position[token].logprob for token, position in zip(tokens, reported, strict=True)])
-        return Scores(tuple(tuple(next(flat) for _ in segment) for segment in segments))
+        reported = [
+            {token: entry.logprob for token, entry in position.items()}
+            for position in list(output.prompt_logprobs or [])[-len(tokens) :]
+        ]
+        top = [most_likely(position, request.top_k) for position in reported] if request.top_k else None
+        return make_scores(segments, [p[token] for token, p in zip(tokens, reported, strict=True)], top)
 
     async def close(self) -> None:
         """As the protocol; ends vLLM's processes."""
@@ -181,13 +204,16 @@ class VllmEngine:
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        lora = {} if self._section.merge_adapters else self._lora_arguments()
+        lora = self._lora_arguments() if self._beside else {}
         arguments = {
             "model": path,
             "revision": self._model.revision if path == str(self._path) else None,
+            "tokenizer": str(self._path),  # a trained checkpoint holds none
+            "tokenizer_revision": self._model.revision,
             "dtype": self._model.dtype,
             "max_model_len": self._model.context_length,
             "max_num_seqs": self._section.max_batch,
+            "max_logprobs": -1,  # as many as a request asks for
             "generation_config": "vllm",  # no sampling defaults out of the checkpoint
             "enable_log_requests": False,
             "disable_log_stats": True,

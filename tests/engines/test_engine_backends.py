@@ -1,6 +1,7 @@
 """What every backend does alike, each checked against what it declares."""
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -96,6 +97,7 @@ def test_a_backend_behaves_as_the_protocol_says(backend: Backend) -> None:
         await regex_holds(engine)
         await stop_strings_end_the_text(engine, backend.section)
         await logprobs_are_the_scores(engine, backend)
+        await the_most_likely_tokens_come_with_the_scores(engine, backend)
         await one_error_harms_nobody(engine, backend.section)
         await one_cancellation_harms_nobody(engine)
 
@@ -156,6 +158,35 @@ async def logprobs_are_the_scores(engine: Engine, backend: Backend) -> None:
             assert [len(segment) for segment in scores.segments][:2] == [len(answer.token_ids), 0]
             assert scores.segments[2]
             assert scores.segments[0] == pytest.approx(answer.logprobs, abs=0.2)  # bfloat16, in other shapes
+
+
+async def the_most_likely_tokens_come_with_the_scores(engine: Engine, backend: Backend) -> None:
+    if not engine.capabilities.topk:
+        return
+    under = backend.adapters[0]
+    greedy = await engine.generate(ask(max_tokens=1, temperature=0.0, adapter=under))
+    plain = await engine.score(ScoreRequest(QUESTION, ("I think", "", " seven"), under))
+    assert plain.top_ids == plain.top_logprobs == ()
+    for k in (1, 30):
+        scores = await engine.score(ScoreRequest(QUESTION, ("I think", "", " seven"), under, top_k=k))
+        assert [len(s) for s in scores.top_ids] == [len(s) for s in scores.segments]
+        assert scores.top_ids[0][0][0] == greedy.token_ids[0]
+        for logprobs, plainly in zip(scores.segments, plain.segments, strict=True):
+            assert logprobs == pytest.approx(plainly, abs=0.2)  # bfloat16, in other shapes
+        for ids, values in zip(sum(scores.top_ids, ()), sum(scores.top_logprobs, ()), strict=True):
+            assert len(set(ids)) == len(values) == k
+            assert list(values) == sorted(values, reverse=True)
+            assert sum(map(math.exp, values)) <= 1.001
+    segments = load_chat_tokenizer(backend.model.name).segment_ids(("I think", "", " seven"))
+    tokens = [token for segment in segments for token in segment]
+    given = zip(
+        tokens, sum(scores.segments, ()), sum(scores.top_ids, ()), sum(scores.top_logprobs, ()), strict=True
+    )
+    for token, logprob, ids, values in given:
+        if token in ids:
+            assert values[ids.index(token)] == logprob
+        else:
+            assert logprob <= values[-1]
 
 
 async def one_error_harms_nobody(engine: Engine, section: EngineSection) -> None:

@@ -48,7 +48,7 @@ def test_companions_change_nothing_to_the_last_bit(
             request = Request(FIRST, Sampling(max_tokens=24, seed=3), adapter)
             alone, crowded = await alone_and_crowded(engine, request)
             assert alone == crowded
-            scored = ScoreRequest(FIRST, ("I think ", "it is seven"), adapter)
+            scored = ScoreRequest(FIRST, ("I think ", "it is seven"), adapter, top_k=5)
             one, other = await scored_alone_and_crowded(engine, scored)
             assert one == other
         await engine.close()

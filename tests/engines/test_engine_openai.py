@@ -75,7 +75,10 @@ def application(engine: Engine, model: Path, seen: list[dict[str, Any]]) -> Fast
     @app.post("/v1/completions")
     async def complete(http: HttpRequest) -> Any:
         body = await http.json()
-        reported = [None, *[{str(token): {"logprob": -float(token)}} for token in body["prompt"][1:]]]
+        likely = range(body["prompt_logprobs"])  # the lower an id, the likelier; the given token comes on top
+        reported = [None] + [
+            {str(i): {"logprob": -float(i)} for i in (token, *likely)} for token in body["prompt"][1:]
+        ]
         choice = {
             "index": 0,
             "text": "",
@@ -144,6 +147,10 @@ def test_a_served_model_answers_like_a_local_one(
         scores = await engine.score(ScoreRequest(QUESTION, ("a b", "c")))
         assert [len(segment) for segment in scores.segments] == [2, 1]
         assert all(value < 0 for segment in scores.segments for value in segment)
+        top = await engine.score(ScoreRequest(QUESTION, ("a b", "c"), top_k=2))
+        assert top.segments == scores.segments and scores.top_ids == ()
+        assert top.top_ids == (((0, 1), (0, 1)), ((0, 1),))
+        assert top.top_logprobs == (((0.0, -1.0), (0.0, -1.0)), ((0.0, -1.0),))
         await engine.close()
 
     asyncio.run(checks())

@@ -1,5 +1,7 @@
-"""vLLM's processes end with their owner, also when it is killed."""
+"""vLLM's processes end with their owner, also when it is killed; and it serves full checkpoints."""
 
+import asyncio
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from schemas.config import EngineSection, ModelSection
+from tasks.engines import build_engine
+from tasks.engines.base import Adapter, Message, Request, Sampling
 from tasks.engines.reaper import watch
 
 OWNER = """
@@ -61,3 +66,23 @@ def test_a_killed_owner_leaves_no_process_behind(real_model: Path, tmp_path: Pat
     owner.send_signal(signal.SIGKILL)
     owner.wait()
     assert all_end(below, 10)
+
+
+@pytest.mark.vllm
+def test_a_full_checkpoint_is_played_without_a_tokenizer_beside_it(real_model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    trained = tmp_path / "adapter"
+    trained.mkdir()
+    for file in ("config.json", "generation_config.json", "model.safetensors"):
+        shutil.copy(real_model / file, trained)
+    question = (Message(role="user", content="Name a number."),)
+
+    async def play() -> str:
+        model = ModelSection(name=str(real_model), context_length=256, train="full")
+        engine = build_engine(EngineSection(backend="vllm", max_batch=2), model, tmp_path)
+        adapter = Adapter("policy@00000", trained, "digest")
+        answer = await engine.generate(Request(question, Sampling(temperature=0.0, max_tokens=6), adapter))
+        await engine.close()
+        return answer.text
+
+    assert asyncio.run(play())
