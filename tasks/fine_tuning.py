@@ -1,13 +1,16 @@
 """What both training stages share: run the trainer, turn its records into rows."""
 
 import asyncio
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from schemas.config import TrainingSection
 from schemas.rows import TrainingRow, TrainingStep
 from tasks.context import StageContext
+from tasks.conversations import chat_file, load_conversations
 from tasks.seeding import derive_seed
 from tasks.stage import StageFailed
 from tasks.training.data import Example
@@ -40,12 +43,12 @@ async def fine_tune(
     other: Source,
     moves_target: bool,
 ) -> Trained:
-    """Train this stage's adapter from `inputs.adapters["start"]`; leaves adapter, target and optimizer in
-    the workdir.
+    """Train from `inputs.adapters["start"]`; leaves adapter, target and optimizer state in the workdir.
 
     Args:
-        ctx: the stage's context; its inputs hold adapters "start" and "target", and the file "optimizer"
-        if carried. section: which training section of the configuration.
+        ctx: the stage's context; its inputs hold adapters "start" and "target", and the file "optimizer" if
+            carried.
+        section: which training section of the configuration.
         main: the stage's own rows.
         other: rows of the other role, mixed in by the section's share.
         moves_target: whether the target parameters follow these steps.
@@ -60,6 +63,8 @@ async def fine_tune(
     mix = ctx.config.mix(section)
     start, target = ctx.inputs.adapters["start"], ctx.inputs.adapters["target"]
     carried = ctx.inputs.files.get("optimizer")
+    training: TrainingSection = getattr(ctx.config, section)
+    chat = general_chat(ctx, training.batch_rows, training.epochs * len(main.examples))
 
     def on_step(record: StepRecord, total: int) -> None:
         if record.step == 0:
@@ -70,7 +75,7 @@ async def fine_tune(
     def run() -> TrainingResult:
         return train(
             model=ctx.config.model,
-            section=getattr(ctx.config, section),
+            section=training,
             start=start.path if start else None,
             target=target.path if target else None,
             optimizer=carried.path / "optimizer.pt" if carried else None,
@@ -80,6 +85,9 @@ async def fine_tune(
             other=other.examples if mix else [],
             seed=derive_seed(ctx.config.seed, ctx.stage, ctx.iteration),
             out=Path(ctx.workdir),
+            rate_share=training.rate_share(ctx.iteration),
+            chat=chat.examples,
+            anchor=ctx.config.anchor,
             on_step=on_step,
         )
 
@@ -104,7 +112,7 @@ async def fine_tune(
             label_tokens=result.label_tokens.get(e.row_id, 0),
             uses=result.uses.get(e.row_id, 0),
         )
-        for source in (main, other)
+        for source in (main, other, chat)
         for e in source.examples
         if result.uses.get(e.row_id) or e.row_id in result.too_long
     ]
@@ -119,6 +127,31 @@ async def fine_tune(
         for s in result.steps
     ]
     metrics = {"steps": float(len(steps)), "first_loss": steps[0].loss, "last_loss": steps[-1].loss}
-    if result.target_moved is not None:
-        metrics["target_moved"] = result.target_moved
+    optional = {
+        "last_chat_loss": steps[-1].chat_loss,
+        "last_anchor_kl": steps[-1].anchor_kl,
+        "target_moved": result.target_moved,
+    }
+    metrics |= {name: value for name, value in optional.items() if value is not None}
     return Trained(result, rows, steps, metrics)
+
+
+def general_chat(ctx: StageContext, batch_rows: int, most_steps: int) -> Source:
+    """Rows of general chat to mix in: as many as could be used, drawn anew for each stage and iteration.
+
+    Args:
+        ctx: the stage's context.
+        batch_rows: rows in a batch.
+        most_steps: more optimizer steps than this there are not.
+
+    Raises:
+        BrokenConversations: the file of `anchor.chat_file` can't be used.
+    """
+    anchor = ctx.config.anchor
+    if not anchor.chat_share:
+        return Source("chat_file", [])
+    known = load_conversations(chat_file(anchor))
+    most = min(len(known), round(batch_rows * anchor.chat_share) * most_steps)
+    stream = random.Random(derive_seed(ctx.config.seed, ctx.stage, ctx.iteration, "chat"))
+    drawn = [known[n] for n in sorted(stream.sample(range(len(known)), most))]
+    return Source("chat_file", [Example(f"chat/{c.line}", "chat", c.messages, (c.answer,)) for c in drawn])

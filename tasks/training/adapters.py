@@ -1,147 +1,77 @@
-"""LoRA adapters: a first one from a seed, from and to ordinary peft folders, and the digest of their content.
+"""What a training stage leaves behind, in either form, and the digest of its content.
 
-    folder/adapter_config.json         peft's own, with names in a fixed order
-    folder/adapter_model.safetensors   float32 A and B matrices under peft's own names
+    model.train: lora                  model.train: full
+    folder/adapter_config.json         folder/config.json, generation_config.json
+    folder/adapter_model.safetensors   folder/model.safetensors     all weights, float32
 
-torch and peft are imported where they are used, so that digests cost neither.
+Both are loaded by peft or transformers as they are. Imports no torch.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
-from schemas.config import ModelSection
 from tasks.training.records import TrainingError
 
-if TYPE_CHECKING:
-    import torch
-    from peft import PeftModel
-    from transformers import PreTrainedModel
-
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# Keys of adapter_config.json that say where and by what a file was written, not what the adapter computes.
+Form = Literal["lora", "full"]
+CONFIG: dict[Form, str] = {"lora": "adapter_config.json", "full": "config.json"}
+WEIGHTS: dict[Form, str] = {"lora": "adapter_model.safetensors", "full": "model.safetensors"}
+# Keys of a configuration that say where and by what a file was written, not what the weights compute.
 NOT_CONTENT = frozenset(
-    {"base_model_name_or_path", "revision", "peft_version", "inference_mode", "auto_mapping"}
-)
+    {
+        "base_model_name_or_path", "revision", "peft_version", "inference_mode", "auto_mapping",
+        "_name_or_path", "transformers_version",
+    }
+)  # fmt: skip
 
 
-def fresh_adapter(base: PreTrainedModel, section: ModelSection, seed: int) -> PeftModel:
-    """Put a new, trainable adapter on a model. B is zero, so the model computes what it did before.
-
-    Args:
-        base: the model; changed in place.
-        section: rank, scale and target modules.
-        seed: determines A; the process's own random state is left alone.
-    """
-    import torch
-    from peft import LoraConfig, get_peft_model
-
-    lora = section.lora
-    config = LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        target_modules=lora.target_modules,
-        lora_dropout=0.0,
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return get_peft_model(base, config)
-
-
-def load_adapter(base: PreTrainedModel, path: Path, section: ModelSection | None = None) -> PeftModel:
-    """Put a saved adapter on a model, trainable.
-
-    Args:
-        base: the model; changed in place.
-        path: a peft folder.
-        section: where given, its rank and scale must be the adapter's.
+def form_of(path: Path) -> Form:
+    """Whether a folder holds a LoRA adapter or a full checkpoint.
 
     Raises:
-        TrainingError: there is no adapter, or it is not of this base model or these hyperparameters.
+        TrainingError: it holds neither.
     """
-    from peft import PeftModel
-    from safetensors import SafetensorError
+    for form in CONFIG:
+        if (path / CONFIG[form]).is_file() and (path / WEIGHTS[form]).is_file():
+            return form
+    expected = " or ".join(f"{CONFIG[form]} and {WEIGHTS[form]}" for form in CONFIG)
+    raise TrainingError(f"{path}: no adapter there ({expected} expected); run its stage again")
 
-    if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
+
+def check_form(path: Path, train: Form) -> None:
+    """Refuse to go on from the other form: it would have to be merged, or be split into base and adapter.
+
+    Raises:
+        TrainingError: the folder holds the other form, or none.
+    """
+    form = form_of(path)
+    if form != train:
+        what = {"lora": "a LoRA adapter", "full": "a full checkpoint"}[form]
         raise TrainingError(
-            f"{path}: no adapter there ({CONFIG} and {WEIGHTS} expected); run its stage again"
+            f"model.train is {train}, but what to go on from ({path}) is {what}; set model.train back to {form}, "
+            "or start a new run"
         )
-    if section is not None:
-        _same_shape(path, section)
-    try:
-        model = PeftModel.from_pretrained(base, str(path), is_trainable=True)
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        raise TrainingError(
-            f"{path}: this adapter can't be read, or does not fit model.name "
-            f"{section.name if section else base.name_or_path}: {error}"
-        ) from error
-    return model
-
-
-def _same_shape(path: Path, section: ModelSection) -> None:
-    """Refuse an adapter whose rank or scale the configuration contradicts: it would silently win over it."""
-    saved = json.loads((path / CONFIG).read_text())
-    for field, key in (("r", "r"), ("alpha", "lora_alpha")):
-        wanted = getattr(section.lora, field)
-        if saved[key] != wanted:
-            raise TrainingError(
-                f"model.lora.{field} is {wanted}, but the adapter to go on from ({path}) has {saved[key]}; "
-                "set it back, or start a new run"
-            )
-
-
-def adapter_tensors(model: PeftModel) -> dict[str, torch.Tensor]:
-    """The adapter's tensors under the names of an adapter file. They share memory with the parameters."""
-    from peft import get_peft_model_state_dict
-
-    return dict(get_peft_model_state_dict(model, save_embedding_layers=False))
-
-
-def save_adapter(model: PeftModel, tensors: Mapping[str, torch.Tensor], path: Path, base_name: str) -> None:
-    """Write a peft folder. Equal tensors give equal bytes.
-
-    peft's own `save_pretrained` is not used: it writes names in set order, which changes from process to
-    process, and a model card that holds the base model's path.
-
-    Args:
-        model: gives the configuration.
-        tensors: as of `adapter_tensors`; the target parameters have the same names.
-        path: the folder, made if missing.
-        base_name: what the adapter says its base model is.
-    """
-    from safetensors.torch import save_file
-
-    path.mkdir(parents=True, exist_ok=True)
-    config = model.peft_config["default"].to_dict()
-    config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
-    config |= {"base_model_name_or_path": base_name, "inference_mode": True}
-    (path / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(content, path / WEIGHTS, metadata={"format": "pt"})
 
 
 def adapter_digest(path: Path) -> str:
-    """sha256 (hex) of what an adapter computes: weights and LoRA hyperparameters, wherever it lies.
+    """sha256 (hex) of what an adapter or checkpoint computes: weights and hyperparameters, wherever it lies.
 
     Raises:
-        TrainingError: there is no adapter, or its configuration can't be read.
+        TrainingError: there is none, or its configuration can't be read.
     """
+    form = form_of(path)
     try:
-        config = json.loads((path / CONFIG).read_text())
-        weights = (path / WEIGHTS).read_bytes()
-    except (OSError, ValueError) as error:
+        config = json.loads((path / CONFIG[form]).read_text())
+        content = {
+            key: sorted(value) if key == "target_modules" and isinstance(value, list) else value
+            for key, value in config.items()
+            if key not in NOT_CONTENT
+        }
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+        with (path / WEIGHTS[form]).open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except (OSError, ValueError, AttributeError) as error:
         raise TrainingError(f"{path}: no readable adapter there ({error}); run its stage again") from error
-    content = {
-        key: sorted(value) if key == "target_modules" and isinstance(value, list) else value
-        for key, value in config.items()
-        if key not in NOT_CONTENT
-    }
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
-    digest.update(weights)
     return digest.hexdigest()

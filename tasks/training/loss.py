@@ -1,66 +1,143 @@
-"""The losses L1 and L2: cross-entropy of label tokens, with logits nowhere else.
+"""The losses L1 and L2 and the anchor's, with logits nowhere but where a label token is predicted.
 
-A batch's loss is the mean over critic rows of w * NLL plus the mean over policy rows of NLL, where NLL is a
-row's mean over its label tokens (nats per token). So a long label counts as much as a short one, and neither
-role's part depends on how many rows the other has.
+A batch's loss is the mean over critic rows of w * NLL plus the mean over policy rows of NLL plus the mean over rows
+of general chat of NLL, where NLL is a row's mean over its label tokens (nats per token). So a long label counts as
+much as a short one, and no role's part depends on how many rows the others have. To it the anchor adds its
+coefficient times the mean of KL(p_theta || p_base) over the label tokens of the stage's own rows (`anchor`).
+
+A token's loss is the cross-entropy -sum_v p(v) log p_theta(v) against a target distribution p: all on the label's
+token (sft), or, where a row has soft targets, the backup's renormalised top-k (token_kl).
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import chain
 
 import torch
-from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from tasks.training.data import Encoded
 
-# Label positions whose logits exist at once: with a vocabulary of 150k in float32, 300 MB.
-CHUNK = 512
+# Logits that exist at once: 256 MiB in float32.
+LOGITS = 1 << 26
 # A shorter common beginning is not worth a forward pass of its own.
 SHORTEST_SHARED = 32
 
 
-def label_logprobs(model: PreTrainedModel, rows: Sequence[Encoded]) -> tuple[torch.Tensor, ...]:
+def label_logprobs(
+    model: PreTrainedModel, rows: Sequence[Encoded], dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, ...]:
     """Log-probabilities (nats) of each row's label tokens, each given all tokens before it.
 
-    Hidden states are gathered where a label token is predicted, so the vocabulary-wide product is never done
-    over a prompt; it is recomputed on the way back, chunk by chunk, rather than kept.
-
-    Over a bfloat16 model matrix products are in bfloat16 (autocast), over a float32 model all is float32.
-    Autocast is entered here, once a forward pass, because it keeps its bfloat16 copies of the float32 adapter
-    weights until it is left: entered around a training loop it would never see an update.
-
     Args:
-        model: a causal model whose logits are its output embedding applied to its last hidden state.
+        model: as for token_losses.
         rows: R rows.
+        dtype: what matrix products are computed in (`model.dtype`).
 
     Returns:
         R float32 tensors, each [label tokens of the row].
     """
-    head = model.get_output_embeddings()
-    shared = shared_prefix(rows)
-    autocast = torch.autocast(
-        model.device.type, dtype=torch.bfloat16, enabled=head.weight.dtype == torch.bfloat16
-    )
-    with autocast:
-        hidden = _hidden(model, rows, shared)
-    predicting = [
-        number * hidden.shape[1] + position - shared
-        for number, row in enumerate(rows)
-        for position in range(len(row.prompt_ids) - 1, row.tokens - 1)
-    ]
-    states = hidden.flatten(0, 1)[torch.tensor(predicting, device=model.device)]
     labels = torch.tensor([token for row in rows for token in row.label_ids], device=model.device)
+    losses = _cross_entropies(model, rows, labels[:, None], torch.ones_like(labels)[:, None], dtype)
+    return (-losses).split([len(row.label_ids) for row in rows])
 
-    def chunk_logprobs(some_states: torch.Tensor, some_labels: torch.Tensor) -> torch.Tensor:
-        return -cross_entropy(head(some_states).float(), some_labels, reduction="none")
 
-    with autocast:
-        parts = [
-            checkpoint(chunk_logprobs, *chunk, use_reentrant=False)
-            for chunk in zip(states.split(CHUNK), labels.split(CHUNK), strict=True)
-        ]
-    return torch.cat(parts).split([len(row.label_ids) for row in rows])
+def token_losses(
+    model: PreTrainedModel, rows: Sequence[Encoded], dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """The loss of every label token, row after row, against the row's hard or soft targets.
+
+    Args:
+        model: a causal model whose logits are its output embedding applied to its last hidden state.
+        rows: the rows.
+        dtype: what matrix products are computed in (`model.dtype`).
+
+    Returns:
+        float32 [label tokens of all rows].
+    """
+    ids, shares = targets(rows)
+    return _cross_entropies(model, rows, ids.to(model.device), shares.to(model.device), dtype)
+
+
+def targets(rows: Sequence[Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Target distributions of all label tokens: token ids and their probabilities, both [N, K].
+
+    K is 1 where all targets are hard. A position with fewer tokens is filled up with token 0 at probability 0.
+    """
+    distributions = [distribution for row in rows for distribution in row.targets]
+    most = max(len(ids) for ids, _ in distributions)
+    fill = [(0,) * (most - size) for size in range(most + 1)]
+    ids = torch.tensor([ids + fill[len(ids)] for ids, _ in distributions])
+    shares = torch.tensor([shares + fill[len(shares)] for _, shares in distributions])
+    return ids, shares
+
+
+def _cross_entropies(
+    model: PreTrainedModel,
+    rows: Sequence[Encoded],
+    ids: torch.Tensor,
+    shares: torch.Tensor,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """-sum_v p(v) log p_theta(v) at every label token; ids and shares [N, K] are p, the result is [N]."""
+    head = model.get_output_embeddings()
+
+    def cross_entropies(states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(head(states).float().log_softmax(dim=-1), ids, shares)
+
+    states = label_states(model, rows, dtype)
+    with autocast(model, dtype):
+        return in_chunks(cross_entropies, head.weight.shape[0], (states, ids, shares))
+
+
+def cross_entropy(logprobs: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """-sum_v p(v) log p_theta(v) [N] of log p_theta [N, V] and p as `targets` gives it."""
+    return -(shares * logprobs.gather(1, ids)).sum(dim=1)
+
+
+def autocast(model: PreTrainedModel, dtype: torch.dtype) -> torch.autocast:
+    """With bfloat16 the matrix products are in bfloat16, else all is in the weights' own type.
+
+    To be entered once a forward pass, because it keeps its bfloat16 copies of float32 weights until it is left:
+    entered around a training loop it would never see an update.
+    """
+    return torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
+
+
+def in_chunks(
+    compute: Callable[..., torch.Tensor], vocabulary: int, tensors: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """What takes vocabulary-wide logits, over all label tokens.
+
+    Where logits do not fit at once, they are recomputed on the way back, chunk by chunk, rather than kept.
+
+    Args:
+        compute: from tensors [n, ...] to [..., n].
+        vocabulary: numbers that `compute` holds a label token.
+        tensors: its arguments, [N, ...].
+    """
+    size = max(1, LOGITS // vocabulary)
+    if len(tensors[0]) <= size:
+        return compute(*tensors)
+    chunks = zip(*(tensor.split(size) for tensor in tensors), strict=True)
+    return torch.cat([checkpoint(compute, *chunk, use_reentrant=False) for chunk in chunks], dim=-1)
+
+
+def label_states(
+    model: PreTrainedModel, rows: Sequence[Encoded], dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Last hidden states [N, H] where a label token is predicted, row after row, so that the vocabulary-wide product
+    is never done over a prompt."""
+    shared = shared_prefix(rows)
+    with autocast(model, dtype):
+        hidden = _hidden(model, rows, shared)
+    width = hidden.shape[1]
+    predicting = chain.from_iterable(
+        range(number * width + len(row.prompt_ids) - 1 - shared, number * width + row.tokens - 1 - shared)
+        for number, row in enumerate(rows)
+    )
+    return hidden.flatten(0, 1)[torch.tensor(list(predicting), device=model.device)]
 
 
 def shared_prefix(rows: Sequence[Encoded]) -> int:
@@ -99,10 +176,9 @@ def _hidden(model: PreTrainedModel, rows: Sequence[Encoded], shared: int) -> tor
 
 
 def row_coefficients(batch: Sequence[Encoded]) -> list[float]:
-    """What each row's NLL is multiplied by in the batch's loss: w / critic rows, or 1 / policy rows.
+    """What each row's NLL is multiplied by in the batch's loss: w / critic rows, 1 / policy rows, 1 / chat rows.
 
     Taken over the whole batch, so that the gradients of its micro-batches add up to the batch's.
     """
-    critic = sum(row.role == "critic" for row in batch)
-    policy = len(batch) - critic
-    return [row.weight / critic if row.role == "critic" else 1.0 / policy for row in batch]
+    rows = Counter(row.role for row in batch)
+    return [(row.weight if row.role == "critic" else 1.0) / rows[row.role] for row in batch]

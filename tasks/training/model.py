@@ -1,29 +1,72 @@
-"""The base model in training: loaded, frozen, checked."""
+"""The model that training starts from: loaded, checked, frozen or not."""
+
+from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from schemas.config import ModelSection
 from tasks.engines.models import resolve_model
+from tasks.training.adapters import NOT_CONTENT, check_form
 from tasks.training.records import TrainingError
 
 
 def load_base(section: ModelSection) -> PreTrainedModel:
-    """The model without an adapter, on its device, without dropout.
+    """The frozen model under an adapter, on its device, without dropout.
 
     Raises:
         tasks.engines.models.ModelError: the model can't be had.
         TrainingError: its logits are more than a linear map of its hidden states (capped or scaled, say),
             which the loss does not know.
     """
+    return _load(section, resolve_model(section), getattr(torch, section.dtype)).requires_grad_(False)
+
+
+def load_trainable(section: ModelSection, start: Path | None) -> PreTrainedModel:
+    """The model with all weights trainable. They are float32 whatever `model.dtype` is: a step's change is far
+    below half a unit in the last place of a bfloat16 weight.
+
+    Args:
+        section: the model.
+        start: a checkpoint of it to go on from; None: the model as it is.
+
+    Raises:
+        tasks.engines.models.ModelError: the model can't be had.
+        TrainingError: as load_base; or `start` is no full checkpoint, is broken, or is of another model.
+    """
+    if start is None:
+        return _load(section, resolve_model(section), torch.float32).requires_grad_(True)
+    check_form(start, "full")
+    try:
+        model = _load(section, start, torch.float32)
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise TrainingError(
+            f"{start}: this checkpoint can't be read ({error}); run its stage again"
+        ) from error
+    named = AutoConfig.from_pretrained(str(resolve_model(section)), revision=section.revision)
+    ours, theirs = _architecture(model.config), _architecture(named)
+    if differing := sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)):
+        raise TrainingError(
+            f"{start}: this checkpoint is not of model.name {section.name} (they differ in "
+            f"{', '.join(differing)}); set model.name back, or start a new run"
+        )
+    return model.requires_grad_(True)
+
+
+def _architecture(config: PretrainedConfig) -> dict[str, object]:
+    apart = NOT_CONTENT | {"dtype", "torch_dtype", "architectures", "use_cache"}
+    return {key: value for key, value in config.to_dict().items() if key not in apart}
+
+
+def _load(section: ModelSection, path: Path | str, dtype: torch.dtype) -> PreTrainedModel:
+    transformers_logging.disable_progress_bar()  # of reading and writing weights; stages have their own
     cuda = section.device == "cuda" or (section.device == "auto" and torch.cuda.is_available())
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        str(resolve_model(section)),
-        revision=section.revision,
-        dtype=getattr(torch, section.dtype),
-        attn_implementation="sdpa",
+        str(path), revision=section.revision, dtype=dtype, attn_implementation="sdpa"
     )
-    model.requires_grad_(False).to("cuda" if cuda else "cpu").eval()
+    model.to("cuda" if cuda else "cpu").eval()
     _check_head(model, section)
     return model
 

@@ -15,25 +15,31 @@ class Optimizer:
     """AdamW with a linear warm-up and a constant rate after it.
 
     The warm-up counts all steps that the state has seen, so carried state is not warmed up again and training
-    in two stages equals training in one.
+    in two stages equals training in one. Decay is from stage to stage: each is given its share of the rate.
 
     Args:
         parameters: what trains, by name.
         section: rate, warm-up, weight decay, clipping.
         state: file of an earlier `save`; None starts afresh.
+        rate_share: share of the section's rate in this stage.
 
     Raises:
         TrainingError: the state does not belong to these parameters, or can't be read.
     """
 
     def __init__(
-        self, parameters: Mapping[str, torch.nn.Parameter], section: TrainingSection, state: Path | None
+        self,
+        parameters: Mapping[str, torch.nn.Parameter],
+        section: TrainingSection,
+        state: Path | None,
+        rate_share: float = 1.0,
     ) -> None:
         self.parameters = dict(parameters)
         self.section = section
+        self.rate = section.learning_rate * rate_share
         self.steps = 0
         self.adamw = torch.optim.AdamW(
-            self.parameters.values(), lr=section.learning_rate, weight_decay=section.weight_decay, fused=True
+            self.parameters.values(), lr=self.rate, weight_decay=section.weight_decay, fused=True
         )
         if state is not None:
             self._restore(state)
@@ -42,7 +48,7 @@ class Optimizer:
     def learning_rate(self) -> float:
         """Rate of the next step."""
         warm = self.section.warmup_steps
-        return self.section.learning_rate * min(1.0, (self.steps + 1) / warm if warm else 1.0)
+        return self.rate * min(1.0, (self.steps + 1) / warm if warm else 1.0)
 
     def clip(self) -> float:
         """Cap the global gradient norm; returns it as it was before."""
@@ -81,7 +87,7 @@ class Optimizer:
                 shape = tuple(moments[name][moment].shape)
                 if shape != tuple(parameter.shape):
                     raise TrainingError(
-                        f"{path}: the optimizer state of {name} has shape {shape}, the adapter has "
+                        f"{path}: the optimizer state of {name} has shape {shape}, the parameter has "
                         f"{tuple(parameter.shape)}; {remedy}"
                     )
             self.adamw.state[parameter] = {

@@ -16,9 +16,11 @@ class StepRecord:
     """One optimizer step; the fields are those of `schemas.rows.TrainingStep`."""
 
     step: int  # 0-based within the stage
-    loss: float  # critic_loss + policy_loss, nats per token
+    loss: float  # critic_loss + policy_loss + chat_loss + coefficient * anchor_kl, nats per token
     critic_loss: float | None  # None without such rows
     policy_loss: float | None
+    chat_loss: float | None
+    anchor_kl: float | None  # KL(p_theta || p_base), None where it is not computed
     learning_rate: float
     grad_norm: float  # before clipping
     rows: int

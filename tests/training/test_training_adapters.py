@@ -10,8 +10,9 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from schemas.config import LoraSection, ModelSection
-from tasks.training.adapters import adapter_digest, adapter_tensors, fresh_adapter, load_adapter, save_adapter
+from tasks.training.adapters import adapter_digest
 from tasks.training.ema import TargetParameters
+from tasks.training.lora import adapter_tensors, fresh_adapter, load_adapter, save_adapter
 from tasks.training.model import load_base
 from tasks.training.records import TrainingError
 
@@ -95,8 +96,11 @@ def test_an_adapter_of_another_rank_or_none_at_all_is_refused(
         load_adapter(load_base(wider), tmp_path / "a", wider)
     with pytest.raises(TrainingError, match="no adapter there"):
         load_adapter(load_base(wider), tmp_path / "none", wider)
-    with pytest.raises(TrainingError, match="no readable adapter"):
+    with pytest.raises(TrainingError, match="no adapter there"):
         adapter_digest(tmp_path / "none")
+    (tmp_path / "a" / "adapter_config.json").write_text("{")
+    with pytest.raises(TrainingError, match="no readable adapter"):
+        adapter_digest(tmp_path / "a")
 
 
 def test_a_torn_adapter_is_refused_by_name(model_section: ModelSection, tmp_path: Path) -> None:

@@ -5,38 +5,40 @@ from dataclasses import replace
 
 import pytest
 import torch
-from peft import PeftModel
 from tiny_rows import by_hand, critic, policy
 
 from schemas.config import ModelSection, TrainingSection
 from tasks.engines.chat import ChatTokenizer
 from tasks.training import loss as loss_module
-from tasks.training.adapters import fresh_adapter
 from tasks.training.data import Encoded, Example, encode
 from tasks.training.loss import label_logprobs, row_coefficients, shared_prefix
-from tasks.training.model import load_base
 from tasks.training.optimizer import Optimizer
-from tasks.training.trainer import _step
+from tasks.training.step import take_step
+from tasks.training.tuned import Tuned, make_tuned
 
 
 @pytest.fixture
-def tuned(model_section: ModelSection) -> PeftModel:
+def tuned(model_section: ModelSection) -> Tuned:
     """A model whose adapter is not zero."""
-    model = fresh_adapter(load_base(model_section), model_section, seed=1)
+    made = make_tuned(model_section, None, seed=1)
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(2)
-        for name, parameter in model.named_parameters():
+        for name, parameter in made.parameters.items():
             if "lora_B" in name:
                 parameter.normal_(std=0.1)
-    return model
+    return made
 
 
 def encoded(chat: ChatTokenizer, examples: Sequence[Example]) -> list[Encoded]:
     return [encode(example, chat, 256) for example in examples]
 
 
-def gradients(model: PeftModel) -> dict[str, torch.Tensor]:
-    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+def gradients(tuned: Tuned) -> dict[str, torch.Tensor]:
+    """Gradients by name, which are then gone from the parameters."""
+    taken = {name: p.grad.clone() for name, p in tuned.parameters.items() if p.grad is not None}
+    for parameter in tuned.parameters.values():
+        parameter.grad = None
+    return taken
 
 
 def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -45,23 +47,22 @@ def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def test_label_logprobs_are_those_of_the_full_logits_whatever_the_padding_and_shared_beginning(
-    tuned: PeftModel, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+    tuned: Tuned, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = tuned.get_base_model()
+    base = tuned.model
     rows = encoded(chat, [critic(1), critic(2), critic(3)])  # all prompts begin alike
     assert shared_prefix(rows) > 32 and len({row.tokens for row in rows}) > 1
-    monkeypatch.setattr(loss_module, "CHUNK", 7)
+    monkeypatch.setattr(loss_module, "LOGITS", 7 * tuned.model.config.vocab_size)
     for together in (rows, [*rows, *encoded(chat, [policy(5)])], [rows[1]]):
         for row, logprobs in zip(together, label_logprobs(base, together), strict=True):
             torch.testing.assert_close(logprobs, by_hand(base, row), rtol=1e-4, atol=1e-5)
 
 
-def test_gradients_flow_through_the_shared_beginning(tuned: PeftModel, chat: ChatTokenizer) -> None:
-    base = tuned.get_base_model()
+def test_gradients_flow_through_the_shared_beginning(tuned: Tuned, chat: ChatTokenizer) -> None:
+    base = tuned.model
     rows = encoded(chat, [critic(1), critic(2), critic(3)])
     torch.cat(label_logprobs(base, rows)).sum().backward()
     shared = gradients(tuned)
-    tuned.zero_grad()
     torch.cat([by_hand(base, row) for row in rows]).sum().backward()
     assert close(shared, gradients(tuned))
 
@@ -75,13 +76,13 @@ def test_the_shared_beginning_leaves_every_row_a_prompt_token(chat: ChatTokenize
 
 
 def test_the_batch_loss_is_weighted_critic_mean_plus_policy_mean(
-    tuned: PeftModel, chat: ChatTokenizer, model_section: ModelSection
+    tuned: Tuned, chat: ChatTokenizer, model_section: ModelSection
 ) -> None:
-    base = tuned.get_base_model()
+    base = tuned.model
     batch = encoded(chat, [critic(1, 0.5), critic(2, 0.2), critic(3, 1.0), policy(1), policy(2)])
     assert row_coefficients(batch) == pytest.approx([0.5 / 3, 0.2 / 3, 1 / 3, 1 / 2, 1 / 2])
     nll = [-by_hand(base, row).mean().item() for row in batch]
-    record = _step(base, _optimizer(tuned), batch, 0, 2)
+    record = take_step(tuned, _optimizer(tuned), batch, 0, 2)
     assert record.critic_loss == pytest.approx((0.5 * nll[0] + 0.2 * nll[1] + nll[2]) / 3, rel=1e-4)
     assert record.policy_loss == pytest.approx((nll[3] + nll[4]) / 2, rel=1e-4)
     assert record.loss == pytest.approx(record.critic_loss + record.policy_loss)
@@ -89,14 +90,14 @@ def test_the_batch_loss_is_weighted_critic_mean_plus_policy_mean(
     assert record.label_tokens == sum(len(row.label_ids) for row in batch)
 
 
-def test_a_batch_of_one_role_has_no_loss_of_the_other(tuned: PeftModel, chat: ChatTokenizer) -> None:
-    record = _step(tuned.get_base_model(), _optimizer(tuned), encoded(chat, [policy(1)]), 0, 4)
+def test_a_batch_of_one_role_has_no_loss_of_the_other(tuned: Tuned, chat: ChatTokenizer) -> None:
+    record = take_step(tuned, _optimizer(tuned), encoded(chat, [policy(1)]), 0, 4)
     assert record.critic_loss is None and record.policy_loss == record.loss
 
 
-def test_only_label_tokens_have_a_loss(tuned: PeftModel, chat: ChatTokenizer) -> None:
+def test_only_label_tokens_have_a_loss(tuned: Tuned, chat: ChatTokenizer) -> None:
     """The sum of the parts is the whole: a prompt token has no term, a label token has one."""
-    base = tuned.get_base_model()
+    base = tuned.model
     row = encode(critic(2), chat, 256)
     moved = replace(  # the label's first five tokens given instead of predicted
         row, prompt_ids=row.prompt_ids + row.label_ids[:5], label_ids=row.label_ids[5:]
@@ -107,7 +108,7 @@ def test_only_label_tokens_have_a_loss(tuned: PeftModel, chat: ChatTokenizer) ->
 
 
 def test_micro_batches_give_the_gradient_of_the_whole_batch(
-    tuned: PeftModel, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+    tuned: Tuned, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With roles and lengths spread unevenly over the micro-batches."""
     batch = encoded(chat, [critic(i, 0.1 + i / 10) for i in range(5)] + [policy(1), policy(7)])
@@ -116,12 +117,10 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(
     monkeypatch.setattr(optimizer, "clip", lambda: 1.0)
     seen = []
     for size in (7, 3, 1):
-        _step(tuned.get_base_model(), optimizer, batch, 0, size)
+        take_step(tuned, optimizer, batch, 0, size)
         seen.append(gradients(tuned))
-        tuned.zero_grad()
     assert close(seen[0], seen[1]) and close(seen[0], seen[2])
 
 
-def _optimizer(model: PeftModel) -> Optimizer:
-    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    return Optimizer(parameters, TrainingSection(), None)
+def _optimizer(tuned: Tuned) -> Optimizer:
+    return Optimizer(tuned.parameters, TrainingSection(), None)

@@ -14,11 +14,12 @@ from schemas.config import ModelSection, TrainingSection
 from schemas.rows import Row, TrainingStep
 from tasks.engines.chat import ChatTokenizer
 from tasks.training import trainer
-from tasks.training.adapters import load_adapter
+from tasks.training.adapters import WEIGHTS, form_of
 from tasks.training.data import encode
 from tasks.training.model import load_base
 from tasks.training.records import NothingToTrain, StepRecord, TrainingError, TrainingResult
 from tasks.training.trainer import train
+from tasks.training.tuned import make_tuned
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=2, learning_rate=0.01)
 CRITICS, POLICIES = [critic(i, 0.2 + i / 10) for i in range(6)], [policy(i) for i in range(3)]
@@ -40,7 +41,7 @@ def run(model: ModelSection, out: Path, section: TrainingSection = SECTION, **ch
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "adapter_model.safetensors")
+    return load_file(folder / WEIGHTS[form_of(folder)])
 
 
 def test_a_run_reports_its_steps_uses_and_tokens(
@@ -113,7 +114,7 @@ def test_the_target_is_the_average_of_what_each_step_left(
     before, after = weights(target), weights(tmp_path / "two" / "adapter")
     for name, value in weights(tmp_path / "two" / "target").items():
         torch.testing.assert_close(value, 0.75 * before[name] + 0.25 * after[name])
-    load_adapter(load_base(model_section), tmp_path / "two" / "target", model_section)
+    make_tuned(model_section, tmp_path / "two" / "target", seed=0)
 
 
 def test_without_tau_no_target_is_written(model_section: ModelSection, tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_nothing_to_train_on_loads_no_model_and_writes_nothing(
     model_section: ModelSection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[ModelSection] = []
-    monkeypatch.setattr(trainer, "load_base", loaded.append)
+    monkeypatch.setattr(trainer, "make_tuned", lambda section, *_: loaded.append(section))
     with pytest.raises(NothingToTrain, match="0 rows given"):
         run(model_section, tmp_path / "out", main=[])
     short = model_section.model_copy(update={"context_length": 16})

@@ -1,0 +1,104 @@
+"""The KL anchor: training that pays for every step away from the base model (paper, appendix B.6).
+
+At a label token, given all tokens before it, KL(p_theta || p_base) = sum_v p_theta(v) (log p_theta(v) - log p_base(v))
+over the whole vocabulary. The base is the model that `model.name` names: under LoRA the model without its adapter, so
+no second copy of the weights is held; where all weights train, a frozen copy, in float32 like those, so that the
+anchor is exactly 0 before the first step.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from schemas.config import ModelSection
+from tasks.training.data import Encoded
+from tasks.training.loss import autocast, cross_entropy, in_chunks, label_states, targets
+from tasks.training.model import load_trainable
+from tasks.training.tuned import Tuned
+
+Base = Callable[[], AbstractContextManager[PreTrainedModel]]
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """What holds a model in training to its base.
+
+    Attributes:
+        coefficient: of the KL in the loss.
+        rows: ids of the rows over whose label tokens it is averaged, the stage's own.
+        base: gives the base model while entered; nothing trains meanwhile.
+    """
+
+    coefficient: float
+    rows: frozenset[str]
+    base: Base
+
+    def tokens(self, batch: Sequence[Encoded]) -> int:
+        """Label tokens of a batch over which the KL is averaged."""
+        return sum(len(row.label_ids) for row in batch if row.row_id in self.rows)
+
+
+def make_anchor(
+    coefficient: float, rows: frozenset[str], tuned: Tuned, section: ModelSection
+) -> Anchor | None:
+    """The anchor of a model in training; None, and no cost, where the coefficient is 0.
+
+    Args:
+        coefficient: of the KL in the loss.
+        rows: ids of the stage's own rows.
+        tuned: the model in training.
+        section: its section of the configuration, which names the base.
+    """
+    if not coefficient:
+        return None
+    without_adapter = tuned.without_adapter
+    if without_adapter is None:
+        frozen = load_trainable(section, None).requires_grad_(False)
+        return Anchor(coefficient, rows, lambda: nullcontext(frozen))
+
+    @contextmanager
+    def bare() -> Iterator[PreTrainedModel]:
+        with without_adapter():
+            yield tuned.model
+
+    return Anchor(coefficient, rows, bare)
+
+
+def anchored_losses(
+    model: PreTrainedModel, rows: Sequence[Encoded], base: Base, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss of every label token, as `loss.token_losses`, and KL(p_theta || p_base) there, out of one forward pass.
+
+    Args:
+        model: in training.
+        rows: the rows.
+        base: gives the base model while entered.
+        dtype: what matrix products are computed in (`model.dtype`).
+
+    Returns:
+        two float32 [label tokens of all rows]; no gradient goes to the base.
+    """
+    # The base goes first: an adapter must not be switched off while a graph that holds it is being built.
+    with torch.no_grad(), base() as frozen:
+        base_states = label_states(frozen, rows, dtype)
+        base_head = frozen.get_output_embeddings()
+        base_head = getattr(base_head, "base_layer", base_head)  # an adapter may be on the head too
+    head = model.get_output_embeddings()
+
+    def both(
+        states: torch.Tensor, base_states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor
+    ) -> torch.Tensor:
+        logprobs = head(states).float().log_softmax(dim=-1)
+        with torch.no_grad():
+            base_logprobs = base_head(base_states).float().log_softmax(dim=-1)
+        divergences = (logprobs.exp() * (logprobs - base_logprobs)).sum(dim=1)
+        return torch.stack([cross_entropy(logprobs, ids, shares), divergences])
+
+    ids, shares = (tensor.to(model.device) for tensor in targets(rows))
+    states = label_states(model, rows, dtype)
+    with autocast(model, dtype):
+        losses, divergences = in_chunks(both, 2 * head.weight.shape[0], (states, base_states, ids, shares))
+    return losses, divergences

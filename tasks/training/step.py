@@ -1,0 +1,90 @@
+"""One optimizer step: the gradients of a batch's micro-batches add up to the batch's."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from tasks.training.anchor import Anchor, anchored_losses
+from tasks.training.data import Encoded
+from tasks.training.loss import row_coefficients, token_losses
+from tasks.training.optimizer import Optimizer
+from tasks.training.records import StepRecord, TrainingError
+from tasks.training.tuned import Tuned
+
+ROLES = ("critic", "policy", "chat")
+
+
+def micro_batches(rows: Sequence[Encoded], size: int) -> Iterator[list[Encoded]]:
+    """Rows of one role and like length together: their prompts begin alike, and little is padding."""
+    ordered = sorted(rows, key=lambda row: (row.role, row.tokens))
+    for begin in range(0, len(ordered), size):
+        yield ordered[begin : begin + size]
+
+
+def take_step(
+    tuned: Tuned, adamw: Optimizer, batch: list[Encoded], number: int, size: int, anchor: Anchor | None = None
+) -> StepRecord:
+    """Gradients, clipping, an update.
+
+    Args:
+        tuned: the model in training.
+        adamw: its optimizer.
+        batch: the step's rows.
+        number: of the step, for its record and for errors.
+        size: rows computed at once.
+        anchor: what holds the model to its base; None: nothing.
+
+    Raises:
+        TrainingError: memory does not suffice, or the loss or a gradient is not finite.
+    """
+    coefficients = {row.row_id: share for row, share in zip(batch, row_coefficients(batch), strict=True)}
+    anchored = anchor.tokens(batch) if anchor else 0
+    totals = torch.zeros(len(ROLES) + 1)  # the roles' losses, and the KL
+    for some in micro_batches(batch, size):
+        # A row's NLL is the mean over its tokens: each has the row's coefficient over their number.
+        lengths = torch.tensor([len(row.label_ids) for row in some])
+        shares = torch.tensor([coefficients[row.row_id] for row in some]) / lengths
+        role = torch.tensor([[row.role == role for row in some] for role in ROLES])
+        weights = (role * shares).repeat_interleave(lengths, dim=1)  # [role, label token]
+        device = tuned.model.device
+        kl = torch.zeros((), device=device)
+        try:
+            if anchor and anchor.tokens(some):
+                per_token, divergences = anchored_losses(tuned.model, some, anchor.base, tuned.dtype)
+                held = torch.tensor([row.row_id in anchor.rows for row in some]).repeat_interleave(lengths)
+                kl = (held / anchored).to(device) @ divergences
+            else:
+                per_token = token_losses(tuned.model, some, tuned.dtype)
+            losses = weights.to(device) @ per_token
+            (losses.sum() + anchor.coefficient * kl if anchor else losses.sum()).backward()
+        except torch.OutOfMemoryError as error:
+            raise TrainingError(
+                f"step {number}: the device's memory does not hold {len(some)} rows of {some[-1].tokens} "
+                "tokens; lower micro_batch_rows of this training section"
+            ) from error
+        totals += torch.cat([losses.detach(), kl.detach()[None]]).cpu()
+    *by_role, kl_mean = totals.tolist()
+    losses_by_role = dict(zip(ROLES, by_role, strict=True))
+    loss = sum(by_role) + (anchor.coefficient * kl_mean if anchor else 0.0)
+    rate, norm = adamw.learning_rate, adamw.clip()
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        raise TrainingError(
+            f"step {number}: loss {loss}, gradient norm {norm}; lower learning_rate or clip_norm of this "
+            "training section, or set its `optimizer: reset`"
+        )
+    adamw.step()
+    present = {row.role for row in batch}
+    return StepRecord(
+        step=number,
+        loss=loss,
+        critic_loss=losses_by_role["critic"] if "critic" in present else None,
+        policy_loss=losses_by_role["policy"] if "policy" in present else None,
+        chat_loss=losses_by_role["chat"] if "chat" in present else None,
+        anchor_kl=kl_mean if anchor else None,
+        learning_rate=rate,
+        grad_norm=norm,
+        rows=len(batch),
+        label_tokens=sum(len(row.label_ids) for row in batch),
+        tokens=sum(row.tokens for row in batch),
+    )
