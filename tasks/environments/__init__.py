@@ -8,7 +8,10 @@ from typing import cast
 from schemas.config import EnvironmentSection
 from tasks.environments.base import Environment
 
-BUILTIN = {"textarena": "tasks.environments.textarena:TextArena"}
+BUILTIN = {
+    "frozen_lake": "tasks.environments.frozen_lake:FrozenLake",
+    "textarena": "tasks.environments.textarena:TextArena",
+}
 
 
 class UnusableEnvironment(Exception):

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from schemas.rows import Split
 
@@ -58,6 +58,7 @@ class Environment(Protocol):
         action_format: how the environment action is written.
         templates: template name -> file that replaces the shipped wording.
         replayable: reset and the same actions lead to the same state again.
+        markov: an observation holds all that matters; earlier turns are left out of every prompt.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Environment(Protocol):
     action_format: ActionFormat
     templates: Mapping[str, Path]
     replayable: bool
+    markov: bool
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """All tasks of a split, with stable ids; train and eval are disjoint."""
@@ -83,12 +85,26 @@ class Environment(Protocol):
         ...
 
 
-async def would_accept(environment: Environment, task: Task, actions: Sequence[str], action: str) -> bool:
+@runtime_checkable
+class ListsActions(Protocol):
+    """An environment whose legal actions can be read off what is seen; it serves exploration and tells validity
+    without replaying the episode."""
+
+    def legal_actions(self, observation: str) -> Sequence[str]:
+        """All environment actions that would be accepted now."""
+        ...
+
+
+async def would_accept(
+    environment: Environment, task: Task, actions: Sequence[str], observation: str, action: str
+) -> bool:
     """Whether the environment would accept an action in the state that a sequence of actions led to.
 
-    Found by playing the actions again in `environment`; one that is not replayable accepts whatever has
-    its format.
+    Read off the observation where the environment lists its legal actions; else found by playing the actions
+    again in `environment`; one that is not replayable accepts whatever has its format.
     """
+    if isinstance(environment, ListsActions):
+        return action in environment.legal_actions(observation)
     if not environment.replayable:
         return True
     await environment.reset(task)

@@ -31,6 +31,7 @@ class TextArena:
 
     templates: Mapping[str, Path] = {}
     replayable = True
+    markov = False
 
     def __init__(self, game: str = "GuessTheNumber-v0", action_regex: str | None = None) -> None:
         import textarena

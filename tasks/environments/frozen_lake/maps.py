@@ -1,0 +1,145 @@
+"""Maps of the lake, what every action does on them, and their exact action values.
+
+Maps and dynamics are gymnasium's (FrozenLake-v1); they are read once per map, so that an episode costs a table
+look-up a step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count, islice
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.environments.frozen_lake.text import ACTIONS, Cell, observe, read_observation
+
+Map = tuple[str, ...]
+Array = npt.NDArray[np.float64]
+SEEDS = 1_000_000  # map seeds of one environment seed: seed * SEEDS, seed * SEEDS + 1, ...
+PATIENCE = 100  # candidates looked at per map wanted
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One possible outcome of an action in a cell."""
+
+    probability: float
+    state: int
+    reward: float
+    done: bool
+
+
+@dataclass(frozen=True)
+class Lake:
+    """One map with all that is asked of it. A state is a cell's number, row by row.
+
+    Attributes:
+        seed: gymnasium's seed of the map.
+        rows: the map; S start, F frozen, H hole, G goal.
+        effects: [state][action] -> outcomes.
+        observations: [state] -> what is seen there.
+        legal: [state] -> the actions that do not run into the wall.
+        reachable: states in which an episode may be: reached from S, neither hole nor goal; S first.
+    """
+
+    seed: int
+    rows: Map
+    effects: tuple[tuple[tuple[Effect, ...], ...], ...]
+    observations: tuple[str, ...]
+    legal: tuple[tuple[str, ...], ...]
+    reachable: tuple[int, ...]
+
+    def cell(self, state: int) -> Cell:
+        """Row and column of a state."""
+        return divmod(state, len(self.rows[0]))
+
+    def matrices(self) -> tuple[Array, Array]:
+        """The dynamics as arrays.
+
+        Returns:
+            onward [states, actions, states]: probability to be in a state and go on, so a row adds up to less
+            than 1 where the episode may end; reward [states, actions]: the expected one, which is the
+            probability to reach the goal by this step.
+        """
+        states = len(self.effects)
+        onward, reward = np.zeros((states, len(ACTIONS), states)), np.zeros((states, len(ACTIONS)))
+        for state, action in np.ndindex(states, len(ACTIONS)):
+            for effect in self.effects[state][action]:
+                reward[state, action] += effect.probability * effect.reward
+                if not effect.done:
+                    onward[state, action, effect.state] += effect.probability
+        return onward, reward
+
+    def q_star(self, gamma: float) -> Array:
+        """Exact optimal action values by value iteration, [states, actions]; 0 in holes and goal."""
+        onward, reward = self.matrices()
+        values = reward
+        while True:
+            better: Array = reward + gamma * onward @ values.max(axis=1)
+            if np.abs(better - values).max() < 1e-12:
+                return better
+            values = better
+
+
+@lru_cache(maxsize=4096)
+def make_lake(seed: int, rows: Map, slippery: bool, max_holes: int) -> Lake:
+    """A map's lake: dynamics from gymnasium, observations from the map.
+
+    Args:
+        seed: to name the map by.
+        rows: the map.
+        slippery: an action goes to either side of its direction with probability 1/3 each.
+        max_holes: holes that an observation has words for.
+    """
+    from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+
+    table = FrozenLakeEnv(desc=list(rows), is_slippery=slippery).P
+    states = range(len(table))
+    effects = tuple(
+        tuple(
+            tuple(
+                Effect(float(p), int(after), float(r), bool(done)) for p, after, r, done in table[s][action]
+            )
+            for action in range(len(ACTIONS))
+        )
+        for s in states
+    )
+    reachable = [0]
+    for state in reachable:  # grows while it is read
+        after = [e.state for outcomes in effects[state] for e in outcomes if not e.done]
+        reachable += [s for s in dict.fromkeys(after) if s not in reachable]
+    observations = tuple(observe(rows, divmod(s, len(rows[0])), max_holes) for s in states)
+    legal = tuple(read_observation(text).legal for text in observations)
+    return Lake(seed, rows, effects, observations, legal, tuple(reachable))
+
+
+@lru_cache(maxsize=32)
+def generate_maps(number: int, size: int, density: float, max_holes: int, seed: int) -> Mapping[int, Map]:
+    """The first `number` distinct solvable maps with few enough holes, by gymnasium's seed of each.
+
+    Args:
+        number: of maps.
+        size: of a side.
+        density: probability of a cell to be frozen.
+        max_holes: maps with more are passed over.
+        seed: gymnasium's seeds counted through begin at seed * SEEDS.
+
+    Raises:
+        ValueError: there are not so many such maps.
+    """
+    from gymnasium.envs.toy_text.frozen_lake import generate_random_map
+
+    if size < 2 or not 0 < density <= 1:
+        raise ValueError(f"size {size}, density {density}: size is at least 2 and density within (0, 1]")
+    found: dict[Map, int] = {}
+    for candidate in islice(count(seed * SEEDS), number * PATIENCE):
+        rows = tuple(generate_random_map(size=size, p=density, seed=candidate))
+        if "".join(rows).count("H") <= max_holes:
+            found.setdefault(rows, candidate)
+        if len(found) == number:
+            return {seed_: map_ for map_, seed_ in found.items()}
+    raise ValueError(
+        f"only {len(found)} of {number} distinct maps of size {size} with at most {max_holes} holes were found; "
+        "ask for fewer maps (training and held-out ones together are twice `maps`), or raise size or max_holes"
+    )

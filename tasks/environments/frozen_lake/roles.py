@@ -1,0 +1,139 @@
+"""The backup, evaluator, refiner and corrector of the frozen lake as rules.
+
+They stand in for a language model that plays these roles without being trained. `rules` reads nothing but the
+text of its prompt, and never plans on the map: what it knows of the future is what the successor wrote.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from random import Random
+from statistics import median
+
+from tasks.engines.base import Request
+from tasks.environments.frozen_lake.text import (
+    Foreseen,
+    Seen,
+    mean_value,
+    one_step_earlier,
+    read_description,
+    read_observation,
+    write_cell,
+)
+
+_DISCOUNT = re.compile(r"Discount (\d(?:\.\d+)?)")
+_TRIED = re.compile(
+    r"(?:Action: (?P<action>\w+)|.*) \((?:not )?optimal; value (?P<value>\d\.\d+)\)", re.DOTALL
+)
+
+
+def rules(request: Request) -> str:
+    """Play one role, named by the first line of the prompt.
+
+    Raises:
+        ValueError: the prompt is for a role that has no rules, or lacks what its role reads.
+    """
+    system, prompt = request.messages[0]["content"], request.messages[-1]["content"]
+    role = prompt.partition("\n")[0]
+    if role not in _ROLES:
+        raise ValueError(
+            f"no rules for a prompt that begins with {role[:40]!r}; they play bootstrap, evaluate, refine and "
+            "correct: give policy and predict another engine (roles.policy.engine, roles.predict.engine)"
+        )
+    return _ROLES[role](system, prompt, request.sampling.seed)
+
+
+def judged_optimal(seen: Seen, futures: Sequence[str]) -> bool:
+    """The evaluator's verdict.
+
+    Yes only if most futures reach the goal, and the median number of actions of those that do is no more than
+    the straight distance to the goal. Any less strict rule lets the policy wander: every way that gets there in
+    the end would be optimal.
+
+    Args:
+        seen: the state.
+        futures: descriptions; one that can't be read does not reach the goal.
+    """
+    read = map(read_description, futures)
+    steps = [f.steps for f in read if f is not None and f.outcome == "goal" and f.steps is not None]
+    return 2 * len(steps) > len(futures) and median(steps) <= seen.distance
+
+
+def _back_up(system: str, prompt: str, seed: int) -> str:
+    """From r where the episode ended; else the next cell and the next future, one step longer."""
+    foreseen = _fields(prompt, "next future")
+    if not foreseen:
+        return f"Future: {Foreseen('goal' if float(_field(prompt, 'reward')) > 0 else 'hole', 1, None)}"
+    cell = write_cell(read_observation(_field(prompt, "next state")).agent)
+    return f"Future: {one_step_earlier(cell, read_description(foreseen[0]))}"
+
+
+def _evaluate(system: str, prompt: str, seed: int) -> str:
+    """The verdict, and as its reason the mean value of the futures."""
+    stated = _DISCOUNT.search(system)
+    if stated is None:
+        raise ValueError("the evaluator's prompt states no discount; keep the environment's own template")
+    futures = _fields(prompt, "future")
+    verdict = "yes" if judged_optimal(_seen(prompt), futures) else "no"
+    return f"Optimal: {verdict}\nReason: value {mean_value(futures, float(stated[1])):.3f}"
+
+
+def _refine(system: str, prompt: str, seed: int) -> str:
+    """A legal action not yet tried, any; when all are, the one of the highest value."""
+    tried, legal = _tried(prompt), _seen(prompt).legal
+    untried = [action for action in legal if action not in {action for action, _ in tried}]
+    if untried:
+        return f"Action: {Random(seed).choice(untried)}"
+    return f"Action: {tried[_best(tried, legal)][0]}"
+
+
+def _choose(system: str, prompt: str, seed: int) -> str:
+    """The number of the legal action of the highest value among those tried."""
+    return str(_best(_tried(prompt), _seen(prompt).legal) + 1)
+
+
+def _correct(system: str, prompt: str, seed: int) -> str:
+    """The thought as it is: these roles write none."""
+    return prompt.partition("\nthought: ")[2]
+
+
+_ROLES: dict[str, Callable[[str, str, int], str]] = {
+    "back up": _back_up,
+    "evaluate": _evaluate,
+    "refine": _refine,
+    "choose": _choose,
+    "correct": _correct,
+}
+
+
+def _fields(prompt: str, name: str) -> list[str]:
+    """The contents of all lines `name: content`."""
+    return [line.removeprefix(f"{name}: ") for line in prompt.split("\n") if line.startswith(f"{name}: ")]
+
+
+def _field(prompt: str, name: str) -> str:
+    found = _fields(prompt, name)
+    if not found:
+        raise ValueError(f"the prompt has no line '{name}: ...'; keep the environment's own template")
+    return found[0]
+
+
+def _seen(prompt: str) -> Seen:
+    return read_observation(_field(prompt, "state"))
+
+
+def _tried(prompt: str) -> list[tuple[str, float]]:
+    """The tried actions with the values that their critiques state; a text that is none is the empty action."""
+    tried = []
+    for line in _fields(prompt, "tried"):
+        found = _TRIED.fullmatch(line)
+        if found is None:
+            raise ValueError(
+                f"a critique states no value: {line[:80]!r}; give evaluate these rules too (roles.evaluate.engine)"
+            )
+        tried.append((found["action"] or "", float(found["value"])))
+    return tried
+
+
+def _best(tried: Sequence[tuple[str, float]], legal: Sequence[str]) -> int:
+    """The number of the best legal action tried, the first of equals; of any action where none is legal."""
+    return max(range(len(tried)), key=lambda number: (tried[number][0] in legal, tried[number][1]))

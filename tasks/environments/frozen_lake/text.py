@@ -1,0 +1,149 @@
+"""How the lake is written: observations of 14 words, and the small grammar of descriptions of futures.
+
+An observation names the agent's cell, the goal's, what lies left, down, right and up of the agent, and the
+holes, filled up to a fixed number so that all observations have the same length:
+
+    agent r0c1 goal r3c3 . H . / r1c1 r2c3 none none none none
+
+A description says what an action leads to, and how it ends from there:
+
+    goal now | hole now | to rXcY then goal nN | to rXcY then hole nN | to rXcY then unclear
+
+N counts the actions up to the end, the described one included. So `goal now` counts 1, N is at least 2, and a
+goal is worth gamma^(N-1): exactly Q(s, a) of the path described.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, cast
+
+ACTIONS = ("left", "down", "right", "up")  # gymnasium's numbering, and the order of the neighbours
+MOVES = ((0, -1), (1, 0), (0, 1), (-1, 0))
+ICE, HOLE, GOAL, WALL = ".", "H", "G", "/"
+NO_HOLE = "none"
+LONGEST = 16  # the largest N; what lies further is unclear
+
+Cell = tuple[int, int]
+Outcome = Literal["goal", "hole", "unclear"]
+_CELL = re.compile(r"r(\d+)c(\d+)")
+_DESCRIPTION = re.compile(
+    r"(?P<now>goal|hole) now|to (?P<cell>r\d+c\d+) then (?:unclear|(?P<later>goal|hole) n(?P<n>\d+))"
+)
+
+
+def write_cell(cell: Cell) -> str:
+    """A cell's word, row and column counted from 0."""
+    return f"r{cell[0]}c{cell[1]}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is read off an observation. Neighbours are in the order of ACTIONS."""
+
+    agent: Cell
+    goal: Cell
+    neighbours: tuple[str, ...]
+
+    @property
+    def legal(self) -> tuple[str, ...]:
+        """The actions that do not run into the wall."""
+        pairs = zip(ACTIONS, self.neighbours, strict=True)
+        return tuple(action for action, neighbour in pairs if neighbour != WALL)
+
+    @property
+    def distance(self) -> int:
+        """The straight (Manhattan) distance from agent to goal, holes or not."""
+        return abs(self.agent[0] - self.goal[0]) + abs(self.agent[1] - self.goal[1])
+
+
+def observe(rows: Sequence[str], agent: Cell, max_holes: int) -> str:
+    """The observation of a map with the agent on one of its cells."""
+
+    def seen(cell: Cell) -> str:
+        inside = 0 <= cell[0] < len(rows) and 0 <= cell[1] < len(rows[0])
+        return {"H": HOLE, "G": GOAL}.get(rows[cell[0]][cell[1]], ICE) if inside else WALL
+
+    cells = [(r, c) for r, row in enumerate(rows) for c in range(len(row))]
+    goal = next(cell for cell in cells if seen(cell) == GOAL)
+    neighbours = [seen((agent[0] + down, agent[1] + right)) for down, right in MOVES]
+    holes = [write_cell(cell) for cell in cells if seen(cell) == HOLE]
+    filled = [*holes, *[NO_HOLE] * (max_holes - len(holes))]
+    return " ".join(["agent", write_cell(agent), "goal", write_cell(goal), *neighbours, *filled])
+
+
+@lru_cache(maxsize=1 << 14)
+def read_observation(text: str) -> Seen:
+    """Read an observation.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    words = text.split()
+    cells = [_CELL.fullmatch(word) for word in words[1:4:2]]
+    if len(words) < 8 or words[0] != "agent" or words[2] != "goal" or None in cells:
+        raise ValueError(f"not an observation of the frozen lake: {text[:80]!r}")
+    agent, goal = ((int(found[1]), int(found[2])) for found in cells if found)
+    return Seen(agent, goal, tuple(words[4:8]))
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What a description says.
+
+    Attributes:
+        outcome: how the episode ends.
+        steps: actions up to the end, the described one included; None where it is unclear.
+        cell: the word of the cell that the described action leads to; None where it ends the episode.
+    """
+
+    outcome: Outcome
+    steps: int | None
+    cell: str | None
+
+    def value(self, gamma: float) -> float:
+        """gamma^(steps-1) for a goal, 0 for anything else."""
+        return gamma ** (self.steps - 1) if self.outcome == "goal" and self.steps else 0.0
+
+    def __str__(self) -> str:
+        if self.cell is None:
+            return f"{self.outcome} now"
+        ending = "unclear" if self.steps is None else f"{self.outcome} n{self.steps}"
+        return f"to {self.cell} then {ending}"
+
+
+def read_description(text: str) -> Foreseen | None:
+    """Read a description; None where it does not follow the grammar."""
+    found = _DESCRIPTION.fullmatch(text)
+    if found is None:
+        return None
+    if found["now"]:
+        return Foreseen(cast(Outcome, found["now"]), 1, None)
+    if not found["later"]:
+        return Foreseen("unclear", None, found["cell"])
+    steps = int(found["n"])
+    return Foreseen(cast(Outcome, found["later"]), steps, found["cell"]) if 2 <= steps <= LONGEST else None
+
+
+def well_formed(description: str) -> bool:
+    """Whether a description follows the grammar, N between 2 and LONGEST included."""
+    return read_description(description) is not None
+
+
+def one_step_earlier(cell: str, later: Foreseen | None) -> Foreseen:
+    """The future of an action that leads to `cell`, from where `later` is foreseen.
+
+    Args:
+        cell: the word of the cell.
+        later: the future from there; None where what was written of it can't be read.
+    """
+    if later is None or later.steps is None or later.steps >= LONGEST:
+        return Foreseen("unclear", None, cell)
+    return Foreseen(later.outcome, later.steps + 1, cell)
+
+
+def mean_value(descriptions: Sequence[str], gamma: float) -> float:
+    """The mean value of some futures; one that can't be read is worth 0."""
+    read = map(read_description, descriptions)
+    return sum(future.value(gamma) if future else 0.0 for future in read) / len(descriptions)

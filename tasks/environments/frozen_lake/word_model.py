@@ -1,0 +1,79 @@
+"""A language model small enough to learn both of its roles on a CPU in minutes: 0.1 million parameters, one
+token a word.
+
+Its vocabulary has no blank, so a regular expression over characters can't be held to: roles that it plays are
+configured with `structured: false`.
+"""
+
+from pathlib import Path
+
+from tasks.environments.frozen_lake.text import ACTIONS, GOAL, HOLE, ICE, LONGEST, NO_HOLE, WALL, write_cell
+
+PAD, END, UNKNOWN = "<pad>", "<end>", "<unknown>"
+ROLES = ("<system>", "<user>", "<assistant>")
+# An empty message (the environment's templates have no system text) leaves no trace in the prompt.
+TEMPLATE = (
+    "{% for message in messages if message['content'] %}<{{ message['role'] }}> {{ message['content'] }} "
+    "{% if message['role'] == 'assistant' %}" + END + " {% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+CONTEXT = 64  # the longest row, a prompt of `predict` with its label, has 26 tokens
+
+
+def words(size: int) -> list[str]:
+    """Every word of the policy's and the successor's prompts and texts, for maps of a size."""
+    cells = [write_cell((row, column)) for row in range(size) for column in range(size)]
+    observation = ["agent", "goal", ICE, HOLE, GOAL, WALL, NO_HOLE, *cells]
+    prompts = ["act", "foresee", "do", *ACTIONS, "Action:", "Future:"]
+    description = ["now", "to", "then", "hole", "unclear", *(f"n{n}" for n in range(2, LONGEST + 1))]
+    return [*observation, *prompts, *description]
+
+
+def make_word_model(folder: Path, seed: int, size: int = 4) -> Path:
+    """Write an untrained checkpoint with its tokenizer: a Llama of two layers, 64 wide, in float32.
+
+    Args:
+        folder: for the checkpoint; made where it is missing.
+        seed: of the weights; torch's global random state stays as it is.
+        size: of the lake's side, which makes the vocabulary.
+
+    Returns:
+        The folder.
+    """
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    vocabulary = {word: number for number, word in enumerate([PAD, END, UNKNOWN, *ROLES, *words(size)])}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    core.decoder = decoders.WordPiece(cleanup=False)  # joins words by blanks, and changes nothing else
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=PAD,
+        eos_token=END,
+        unk_token=UNKNOWN,
+        additional_special_tokens=list(ROLES),
+        chat_template=TEMPLATE,
+    )
+    tokenizer.save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=64,
+        intermediate_size=160,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=vocabulary[END],
+        pad_token_id=vocabulary[PAD],
+        dtype="float32",
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        LlamaForCausalLM(config).save_pretrained(folder)
+    return folder

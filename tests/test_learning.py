@@ -1,0 +1,53 @@
+"""Half of the proof of learning, and a control that must not pass it: the same runs as `make learn` makes."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from benchmarks.lake_run import Measured
+from benchmarks.learning_curve import SMOKE, job, proof_checks, run_chain, run_job, smoke_checks
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(2400)
+def test_half_a_run_learns_what_shuffled_labels_do_not_teach(tmp_path: Path) -> None:
+    jobs = [
+        job("smoke", 0, SMOKE, tmp_path),
+        job("shuffled", 0, SMOKE, tmp_path, backup={"shuffle_labels": True}),
+    ]
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        learned, control = pool.map(run_job, jobs)
+    assert [c for c in smoke_checks(learned) if not c.ok] == []
+    assert not any(c.ok for c in smoke_checks(control))
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(900)
+def test_the_outcome_travels_one_step_back_an_iteration(tmp_path: Path) -> None:
+    assert run_chain(tmp_path) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def _run(sampled: float, **figures: float) -> list[Measured]:
+    usual = {"optimal_states": 1.0, "rank": 1.0, "verdict_auroc": 1.0, "malformed": 0.0}
+    return [Measured(i, 100 * (i + 1), sampled_success=sampled, **{**usual, **figures}) for i in range(4)]
+
+
+def test_every_bar_can_be_missed() -> None:
+    chain = [1, 2, 3]
+    good, baseline = [_run(0.9)] * 3, [_run(0.5)] * 3
+    assert all(c.ok for c in proof_checks(good, baseline, chain))
+    for figures, missed in (
+        ({"sampled": 0.77}, {"sampled_success_min"}),
+        ({"sampled": 0.9, "rank": 0.89}, {"rank_qstar_min"}),
+        ({"sampled": 0.9, "optimal_states": 0.90}, {"optimal_states_min"}),
+        ({"sampled": 0.9, "verdict_auroc": float("nan")}, {"verdict_auroc_min", "verdict_auroc_median"}),
+        ({"sampled": 0.9, "malformed": 0.06}, {"malformed_max"}),
+    ):
+        checks = proof_checks([_run(**figures), *good[1:]], baseline, chain)
+        assert {c.name for c in checks if not c.ok} <= missed and any(not c.ok for c in checks)
+    assert [c.name for c in proof_checks(good, baseline, [1, 2, 2]) if not c.ok] == ["chain_exact"]
+    weak = [c.name for c in proof_checks(good, [_run(0.4)] * 3, chain) if not c.ok]
+    assert weak == ["rft_healthy"]
+    close = [c.name for c in proof_checks(good, [_run(0.86)] * 3, chain) if not c.ok]
+    assert close == ["margin_over_rft_median", "margin_over_rft_min"]

@@ -1,0 +1,125 @@
+"""The scripted roles of the frozen lake, asked as the pipeline asks them: through the environment's templates."""
+
+import pytest
+
+from prompts import render
+from storage.history import State
+from tasks.engines.base import Message, Request, Sampling
+from tasks.environments.frozen_lake import FrozenLake
+from tasks.environments.frozen_lake.roles import judged_optimal, rules
+from tasks.environments.frozen_lake.text import read_observation
+from tasks.roles import Judged
+
+LAKE = FrozenLake()
+# holes at r1c1; straight distance to the goal 6
+STATE = State((), "agent r0c0 goal r3c3 / . . / r1c1 none none none none none")
+NEXT = "agent r0c1 goal r3c3 . H . / r1c1 none none none none none"
+
+
+def ask(template: str, seed: int = 0, **variables: object) -> str:
+    known = {"instructions": LAKE.instructions, "action_description": LAKE.action_format.description}
+    system, user = render(template, ("system", "user"), {**known, **variables}, LAKE.templates)
+    messages = (Message(role="system", content=system), Message(role="user", content=user))
+    return rules(Request(messages, Sampling(seed=seed)))
+
+
+def back_up(reward: float, following: str, future: str | None) -> str:
+    return ask(
+        "bootstrap",
+        state=STATE,
+        action_text="Action: right",
+        reward=reward,
+        next_observation=following,
+        terminal=future is None,
+        next_action="Action: down",
+        next_future=future,
+    )
+
+
+@pytest.mark.parametrize(
+    ("reward", "following", "future", "description"),
+    [
+        (1.0, "goal", None, "goal now"),
+        (0.0, "hole", None, "hole now"),
+        (0.0, NEXT, "goal now", "to r0c1 then goal n2"),
+        (0.0, NEXT, "hole now", "to r0c1 then hole n2"),
+        (0.0, NEXT, "to r0c2 then goal n5", "to r0c1 then goal n6"),
+        (0.0, NEXT, "to r0c2 then goal n16", "to r0c1 then unclear"),
+        (0.0, NEXT, "to r0c2 then unclear", "to r0c1 then unclear"),
+        (0.0, NEXT, "agent n4 to", "to r0c1 then unclear"),
+    ],
+)
+def test_the_backup_is_the_next_cell_and_the_rest_one_step_longer(
+    reward: float, following: str, future: str | None, description: str
+) -> None:
+    assert back_up(reward, following, future) == f"Future: {description}"
+
+
+def judge(futures: list[str]) -> str:
+    return ask("evaluate", state=STATE, action_text="Action: right", futures=futures)
+
+
+def test_the_evaluator_states_the_mean_value_at_the_environments_discount() -> None:
+    futures = ["to r0c1 then goal n3", "to r0c1 then hole n2", "garbled", "to r0c1 then unclear"]
+    assert judge(futures) == "Optimal: no\nReason: value 0.160"  # 0.8^2 / 4
+    assert judge(["to r0c1 then goal n6"]) == "Optimal: yes\nReason: value 0.328"
+
+
+@pytest.mark.parametrize(
+    ("futures", "optimal"),
+    [
+        (["to r0c1 then goal n6"], True),  # as long as the straight way
+        (["to r0c1 then goal n7"], False),  # a detour
+        (["to r0c1 then goal n6", "hole now"], False),  # half is not most
+        (["to r0c1 then goal n6", "to r0c1 then goal n6", "hole now"], True),
+        (["to r0c1 then goal n6", "to r0c1 then goal n8"], False),  # the median is 7
+        (["garbled"], False),
+    ],
+)
+def test_optimal_means_that_most_futures_take_the_straight_way(futures: list[str], optimal: bool) -> None:
+    assert judged_optimal(read_observation(STATE.observation), futures) is optimal
+    assert judge(futures).startswith(f"Optimal: {'yes' if optimal else 'no'}\n")
+
+
+def tried(**values: float) -> list[Judged]:
+    return [Judged(f"Action: {action}", False, f"value {value:.3f}") for action, value in values.items()]
+
+
+def test_the_refiner_takes_an_untried_legal_action_by_its_seed() -> None:
+    assert ask("refine", state=STATE, attempts=tried(right=0.2)) == "Action: down"
+    inner = State((), "agent r2c2 goal r3c3 . . . . r1c1 none none none none none")
+    answers = {ask("refine", seed, state=inner, attempts=tried(right=0.2)) for seed in range(20)}
+    assert answers == {"Action: left", "Action: down", "Action: up"}
+    assert len({ask("refine", 7, state=inner, attempts=tried(right=0.2)) for _ in range(3)}) == 1
+
+
+def test_with_every_legal_action_tried_the_refiner_takes_the_best_of_them() -> None:
+    attempts = tried(left=0.9, right=0.2, down=0.4)  # left is the wall
+    assert ask("refine", state=STATE, attempts=attempts) == "Action: down"
+
+
+def test_the_choice_is_the_number_of_the_best_legal_action_tried() -> None:
+    assert ask("choose", state=STATE, attempts=tried(right=0.2, down=0.4)) == "2"
+    assert ask("choose", state=STATE, attempts=tried(right=0.4, down=0.4)) == "1"
+    assert ask("choose", state=STATE, attempts=tried(up=0.9, right=0.2, down=0.1)) == "2"
+
+
+@pytest.mark.parametrize("text", ["goal goal", "right", "Action: right right", "Action: Action:"])
+def test_a_text_that_is_no_action_is_neither_chosen_nor_tried(text: str) -> None:
+    garbled = Judged(text, False, "value 0.900")
+    assert ask("choose", state=STATE, attempts=[garbled, *tried(down=0.0)]) == "2"
+    assert ask("refine", state=STATE, attempts=[garbled, *tried(down=0.0)]) == "Action: right"
+
+
+def test_the_corrector_returns_the_thought() -> None:
+    said = {"privileged": "goal now\nhole now", "thought": "if it is ice, on"}
+    assert ask("correct_target", description="goal now", **said) == "if it is ice, on"
+    assert ask("correct_thought", state=STATE, **said) == "if it is ice, on"
+    assert ask("correct_target", description="goal now", **{**said, "thought": ""}) == ""
+
+
+def test_a_role_without_rules_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"roles\.policy\.engine"):
+        ask("policy", observation=STATE.observation)
+    with pytest.raises(ValueError, match=r"states no value: .*roles\.evaluate\.engine"):
+        ask("refine", state=STATE, attempts=[Judged("Action: right", False, "better go down")])
