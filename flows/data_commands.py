@@ -152,7 +152,8 @@ def check(
     data: Data = None,
 ) -> None:
     """Check a configuration whole, and print what an iteration would do. Creates nothing."""
-    from tasks.check import check_config, plan
+    from tasks.check import check_config
+    from tasks.plan import plan
 
     with usable_config():
         config = load(file)

@@ -8,7 +8,7 @@ import asyncio
 from typing import Annotated, Any
 from uuid import UUID
 
-from prefect import flow, task
+from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
@@ -20,11 +20,12 @@ from pydantic import Field
 from flows.hooks import children_of, end_children
 from flows.parameters import Iteration, RunName, Seed, resolve
 from flows.reporting import prompt_texts
-from schemas.config import Config
+from schemas.config import Algorithm, Config
 from schemas.load import data_root
 from storage.mlflow_bridge import Bridge
 from storage.store import Committed, Store
 from tasks.check import check_config
+from tasks.early_stopping import stop_reason
 from tasks.iterations import begin_iteration, finish_iteration
 from tasks.pipeline import STAGES, decide, stages_of
 from tasks.stage import StageFailed
@@ -106,9 +107,10 @@ async def iteration(
     iteration: Iteration = None,
     force: bool = False,
     seed: Seed = None,
+    algorithm: Algorithm | None = None,
 ) -> None:
     """One iteration: rollout, Bellman targets, their correction, critic SFT, critique, refinement, policy
-    distillation, evaluation. What is committed already is reused.
+    distillation, evaluation; a baseline has other stages. What is committed already is reused.
 
     Args:
         run: Name of the run, a folder under the data root. Empty: the configuration's `run`.
@@ -117,9 +119,10 @@ async def iteration(
         iteration: Number of the iteration. Empty: the unfinished one, else the next.
         force: Compute again what is committed already; commits new attempts, overwrites nothing.
         seed: Root of every random stream. Empty: the configuration's `seed`.
+        algorithm: nlac, or a baseline; a run holds one. Empty: the configuration's `algorithm`.
     """
     store = Store(data_root())
-    resolved, number = resolve(store, run, config, iteration, seed, stage_alone=False)
+    resolved, number = resolve(store, run, config, iteration, seed, stage_alone=False, algorithm=algorithm)
     await asyncio.to_thread(check_config, resolved, store.root)
     with store.lock(resolved.run, f"{flow_run.id} (iteration {number})"):
         resolved = begin_iteration(store, resolved, number)
@@ -141,9 +144,10 @@ async def training(
     iteration: Iteration = None,
     force: bool = False,
     seed: Seed = None,
-) -> None:
+    algorithm: Algorithm | None = None,
+) -> State | None:
     """Iterations in a row, the last one always evaluated. Finished ones are not repeated, so running it
-    again goes on.
+    again goes on. With `evaluation.patience` it stops when evaluations have passed their peak, and says so.
 
     Args:
         iterations: How many, counted from `iteration`: 10 means iterations 0 to 9.
@@ -153,22 +157,27 @@ async def training(
         iteration: Number of the first one. Empty: 0.
         force: Compute again what is committed already; commits new attempts, overwrites nothing.
         seed: Root of every random stream. Empty: the configuration's `seed`.
+        algorithm: nlac, or a baseline; a run holds one. Empty: the configuration's `algorithm`.
     """
     store = Store(data_root())
-    resolved, first = resolve(store, run, config, iteration, seed, stage_alone=False)
+    resolved, first = resolve(store, run, config, iteration, seed, stage_alone=False, algorithm=algorithm)
     await asyncio.to_thread(check_config, resolved, store.root)
     first = 0 if iteration is None else first
-    common = {"run": resolved.run, "config": config, "seed": seed}
+    common = {"run": resolved.run, "config": config, "seed": seed, "algorithm": algorithm}
     done = await done_before()
     for number in range(first, first + iterations):
         name = f"iteration-{resolved.run}-{number}"
         if store.current(resolved.run, number).state == "finished" and (not force or name in done):
             continue
+        if reason := await asyncio.to_thread(stop_reason, store, resolved, number):
+            get_run_logger().info(reason)
+            return Completed(message=reason)
         alone = f"prefect deployment run nlac/iteration -p iteration={number} -p run={resolved.run}"
         await dispatch("iteration", name, {**common, "iteration": number, "force": force}, alone)
     last = first + iterations - 1
     if "evaluation" not in stages_of(resolved, last):
         alone = f"prefect deployment run nlac/evaluation -p iteration={last} -p run={resolved.run}"
-        await dispatch(
-            "evaluation", f"evaluation-{resolved.run}-{last}", {**common, "iteration": last}, alone
-        )
+        # Under the configuration that the iteration was begun with.
+        parameters = {"run": resolved.run, "iteration": last}
+        await dispatch("evaluation", f"evaluation-{resolved.run}-{last}", parameters, alone)
+    return None

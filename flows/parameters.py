@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from schemas.config import Config
+from schemas.config import Algorithm, Config
 from schemas.load import load_config
 from storage.store import Store
 from tasks.iterations import config_path, next_iteration
@@ -29,6 +29,7 @@ def resolve(
     seed: int | None,
     *,
     stage_alone: bool,
+    algorithm: Algorithm | None = None,
 ) -> tuple[Config, int]:
     """The configuration and the iteration that these parameters mean.
 
@@ -36,11 +37,13 @@ def resolve(
         store: the artifact store.
         run, config, iteration, seed: as given to the deployment.
         stage_alone: an empty iteration is the latest one; otherwise the unfinished one or the next.
+        algorithm: as given to the deployment.
 
     Raises:
         ConfigError: the configuration can't be used.
     """
-    changes = {name: value for name, value in (("run", run), ("seed", seed)) if value is not None}
+    given = {"run": run, "seed": seed, "algorithm": algorithm}
+    changes = {name: value for name, value in given.items() if value is not None}
     chosen = load_config(config, changes)
     if iteration is None:
         iteration = latest_iteration(store, chosen.run) if stage_alone else next_iteration(store, chosen.run)

@@ -123,6 +123,7 @@ def stage_flow(stage: str) -> "Flow[..., State]":
 
 
 rollout = stage_flow("rollout")
+replay_draw = stage_flow("replay-draw")
 bellman_targets = stage_flow("bellman-targets")
 cot_correction = stage_flow("cot-correction")
 critic_sft = stage_flow("critic-sft")

@@ -37,6 +37,10 @@ class ModelSection(Section):
     dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the frozen weights")
     context_length: PositiveInt = Field(2048, description="longest prompt plus completion, tokens")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
+    train: Literal["lora", "full"] = Field(
+        "lora",
+        description="what trains: LoRA adapters over the frozen weights, or all weights (small models)",
+    )
     lora: LoraSection = LoraSection()
 
 
@@ -129,6 +133,21 @@ class RolloutSection(Section):
     max_steps: PositiveInt = Field(
         16, description="cap from outside; reaching it truncates, which still bootstraps"
     )
+    first_episodes: PositiveInt | None = Field(
+        None, description="episodes of iteration 0; empty: as `episodes`"
+    )
+    exploration: Share = Field(
+        0.0, description="share of training steps that take a uniformly random legal action instead of the policy's; "
+        "needs an environment that lists its legal actions"
+    )  # fmt: skip
+    uniform_until: int = Field(
+        0, ge=0, description="before this iteration rollouts, a' and fresh actions are uniform over the legal actions, "
+        "for a policy that can't act yet; needs an environment that lists them"
+    )  # fmt: skip
+
+    def uniform_share(self, iteration: int, *, explores: bool) -> float:
+        """Share of actions drawn uniformly in an iteration; `explores`: in a training rollout."""
+        return 1.0 if iteration < self.uniform_until else self.exploration if explores else 0.0
 
 
 class ReplaySection(Section):
@@ -138,13 +157,32 @@ class ReplaySection(Section):
     alpha: NonNegative = Field(0.6, description="exponent on priorities; 0 is uniform")
     beta: NonNegative = Field(0.4, description="exponent of the importance weights; 1 corrects fully")
     epsilon: PositiveFloat = Field(0.01, description="added to every priority, so none is never drawn")
+    max_age: int | None = Field(
+        None, ge=0, description="iterations a transition of this run stays in the pool after its own; 0: this "
+        "iteration's only; empty: for good"
+    )  # fmt: skip
+    from_runs: list[str] = Field(
+        [], description="further runs under the same data root, on the same environment, whose training transitions "
+        "join the pool whatever their age. Finished runs: what one adds later changes what was drawn from"
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _names_each_run_once(self) -> "ReplaySection":
+        if len(set(self.from_runs)) < len(self.from_runs):
+            raise ValueError("from_runs: a run is named twice; name each once")
+        return self
 
 
 class CorrectionSection(Section):
     """Rewriting reasoning so that it asserts nothing the student can't see."""
 
     enabled: bool = Field(True, description="off: thoughts are trained on as they are (an ablation)")
-    ngram: int = Field(4, ge=2, description="words in a row taken from privileged text that count as a leak")
+    ngram: int = Field(
+        4,
+        ge=2,
+        description="words in a row taken from privileged text that count as a leak (half as "
+        "many content words in any order; docs/leaks.md)",
+    )
     threshold: Share = Field(0.0, description="largest share of leaking words that passes")
     attempts: PositiveInt = Field(2, description="rewrites asked for before giving up")
     on_failure: Literal["drop_thought", "drop_row"] = Field(
@@ -171,12 +209,69 @@ class TrainingSection(Section):
     optimizer: Literal["carry", "reset"] = Field(
         "carry", description="keep the optimizer state from stage to stage"
     )
+    decay_from: int | None = Field(
+        None, ge=0, description="iteration from which the rate falls linearly; empty: it stays constant"
+    )
+    decay_until: int | None = Field(
+        None, ge=1, description="iteration in which it reaches final_rate; needed with decay_from"
+    )
+    final_rate: Share = Field(0.1, description="share of learning_rate that is left in the end")
+
+    @model_validator(mode="after")
+    def _decays(self) -> "TrainingSection":
+        given = (self.decay_from is not None, self.decay_until is not None)
+        if given[0] != given[1] or (all(given) and self.decay_until <= self.decay_from):  # type: ignore[operator]
+            raise ValueError("decay_from and decay_until belong together, decay_until the later one")
+        return self
+
+    def rate_share(self, iteration: int) -> float:
+        """Share of learning_rate in an iteration: 1 up to decay_from, then linear to final_rate in decay_until."""
+        if self.decay_from is None or self.decay_until is None:
+            return 1.0
+        passed = (iteration - self.decay_from) / (self.decay_until - self.decay_from)
+        return 1.0 - (1.0 - self.final_rate) * min(max(passed, 0.0), 1.0)
+
+
+class BackupSection(Section):
+    """The critic's loss L1 against the backup's distribution."""
+
+    loss: Literal["sft", "token_kl"] = Field(
+        "sft", description="sft: cross-entropy of the corrected label; token_kl: at description positions, against the "
+        "top-k probabilities of the backup prompt instead (thoughts stay sft)"
+    )  # fmt: skip
+    top_k: PositiveInt = Field(
+        20, description="token_kl: most likely tokens kept at a position, renormalised"
+    )
+    draws: PositiveInt = Field(
+        1, description="J, independent draws of (a', d') for a backup that is not terminal. The label is written from "
+        "the first; a priority takes log p_B as the log of the mean over all, which tightens its bound on the KL"
+    )  # fmt: skip
+    shuffle_labels: bool = Field(
+        False, description="deal the labels out to the wrong rows: a negative control, which must not learn"
+    )
 
 
 class TargetSection(Section):
     """Target parameters: theta_bar <- (1 - tau) theta_bar + tau theta after every optimizer step."""
 
-    tau: float = Field(0.2, gt=0, le=1, description="share taken over a step")
+    tau: Share = Field(0.2, description="share taken over a step; 0: never updated (a negative control)")
+
+
+class AnchorSection(Section):
+    """What holds the trained parameters to the base model, in both training stages: fine-tuning on one task forgets
+    general instruction following (paper, appendix B.6)."""
+
+    kl: NonNegative = Field(
+        0.0, description="coefficient of KL(p_theta || p_base), nats a token, averaged over the label tokens of a "
+        "batch's own rows; costs a forward pass of the base model, and with model.train full a second copy of it"
+    )  # fmt: skip
+    chat_share: Share = Field(
+        0.0, description="share of each batch's rows that are general chat, with a loss of their own"
+    )
+    chat_file: str | None = Field(
+        None, description='JSON lines {"messages": [{"role": ..., "content": ...}, ...]}, each ending with the '
+        "assistant's answer that is trained on; empty: the shipped conversations"
+    )  # fmt: skip
 
 
 class ImprovementSection(Section):
@@ -188,8 +283,15 @@ class ImprovementSection(Section):
     action: Literal["fresh", "replayed"] = Field(
         "fresh", description="the action to improve: a ~ pi(.|s), or a of replay"
     )
-    futures: PositiveInt = Field(1, description="k, futures a critique reads")
-    rounds: PositiveInt = Field(1, description="m, refinement rounds")
+    futures: PositiveInt = Field(
+        1, description="k, futures a critique reads; with algorithm self_distillation, rollouts (paper: 4)"
+    )
+    rounds: PositiveInt = Field(1, description="m, refinement rounds; nlql has none")
+    actions: PositiveInt = Field(4, description="algorithm nlql alone: actions sampled at a state")
+    from_iteration: int = Field(
+        0, ge=0, description="earlier iterations train the critic alone (shared parameters only): a policy is not "
+        "improved by a critic that has seen nothing yet"
+    )  # fmt: skip
 
 
 class EvaluationSection(Section):
@@ -197,6 +299,14 @@ class EvaluationSection(Section):
 
     episodes: PositiveInt = Field(8, description="episodes an evaluation, over the eval tasks in turn")
     every: PositiveInt = Field(1, description="evaluate after every n-th iteration")
+    patience: PositiveInt | None = Field(
+        None, description="nlac/training stops after this many evaluations in a row without a better success rate than "
+        "the best before them; empty: it does not"
+    )  # fmt: skip
+    retention: bool = Field(
+        False, description="also measure how far the policy has drifted from the base model on general prompts (table "
+        "retention); needs a policy engine that plays the model in training and gives top-k scores"
+    )  # fmt: skip
 
 
 class PoolsSection(Section):
@@ -210,6 +320,10 @@ class PoolsSection(Section):
     )
 
 
+Algorithm = Literal["nlac", "rft", "react", "self_distillation", "nlql"]
+WITH_CRITIC: frozenset[Algorithm] = frozenset({"nlac", "nlql"})
+
+
 class Config(Section):
     """Everything that determines a run."""
 
@@ -219,6 +333,12 @@ class Config(Section):
         description="name of the run, a folder under the data root",
     )
     seed: int = Field(0, ge=0, description="root of every random stream")
+    algorithm: Algorithm = Field(
+        "nlac", description="nlac, or a baseline. rft: the policy is fine-tuned on the actions of successful episodes; "
+        "react: the model as it is, evaluated; self_distillation: actions refined from on-policy rollouts instead of "
+        "predicted futures; nlql: of sampled actions, the one that the evaluator most probably calls optimal is "
+        "distilled. A run holds one algorithm"
+    )  # fmt: skip
     parameters: Literal["shared", "separate"] = Field(
         "shared",
         description="one theta for policy and critic (the paper's form), or two adapters over one base",
@@ -234,7 +354,9 @@ class Config(Section):
     correction: CorrectionSection = CorrectionSection()
     critic: TrainingSection = TrainingSection()
     policy: TrainingSection = TrainingSection()
+    backup: BackupSection = BackupSection()
     target: TargetSection = TargetSection()
+    anchor: AnchorSection = AnchorSection()
     improvement: ImprovementSection = ImprovementSection()
     evaluation: EvaluationSection = EvaluationSection()
     pools: PoolsSection = PoolsSection()
@@ -248,6 +370,20 @@ class Config(Section):
                 raise ValueError(
                     f"roles.{role}.engine: no engine '{engine}' under engines (there are: {known})"
                 )
+        if self.improvement.from_iteration and (self.parameters == "separate" or not self.has_critic):
+            raise ValueError(
+                "improvement.from_iteration: only algorithms nlac and nlql with shared parameters can train the critic "
+                "alone; set it to 0"
+            )
+        if self.algorithm == "nlql" and self.improvement.action == "replayed":
+            raise ValueError("improvement.action: algorithm nlql samples its actions; set it to fresh")
+        for name in ("critic", "policy"):
+            rows, mix = getattr(self, name).batch_rows, self.mix(name)
+            if self.anchor.chat_share and round(rows * mix) + round(rows * self.anchor.chat_share) >= rows:
+                raise ValueError(
+                    f"anchor.chat_share: with {name}.mix {mix:g} and {name}.batch_rows {rows} no row of the stage's "
+                    f"own is left in a batch; lower anchor.chat_share or {name}.mix"
+                )
         if self.parameters == "separate":
             for name in ("critic", "policy"):
                 if getattr(self, name).mix:
@@ -256,8 +392,15 @@ class Config(Section):
                     )
         return self
 
+    @property
+    def has_critic(self) -> bool:
+        """Whether the algorithm trains a successor."""
+        return self.algorithm in WITH_CRITIC
+
     def mix(self, stage: Literal["critic", "policy"]) -> float:
-        """Share of the other role's rows in a batch, with the default resolved."""
+        """Share of the other role's rows in a batch, with the default resolved; 0 without a critic."""
+        if not self.has_critic:
+            return 0.0
         share = getattr(self, stage).mix
         return float(share) if share is not None else (0.25 if self.parameters == "shared" else 0.0)
 

@@ -113,10 +113,38 @@ class ReplaySample(Row):
     weight: float = Field(description="(N P(i))^-beta divided by its maximum over the draw")
 
 
+class DrawnText(BaseModel):
+    """What of a Generation varies from draw to draw; the rest is as in that of the first draw."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    seed: int = Field(description="seed of this request's own random stream")
+    prompt_tokens: int = Field(description="tokens read")
+    completion_tokens: int = Field(description="tokens written")
+    finish_reason: str = Field(description="stop, length or error")
+
+
+class BootstrapDraw(BaseModel):
+    """A further draw of (a', d') at s'; columns as in BellmanTarget."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    status: str = Field(description="ok, next_action_failed or next_future_failed")
+    fault: str | None = Field(None, description="what went wrong, when status is not 'ok'")
+    next_thought: str | None = None
+    next_action: str | None = None
+    next_action_text: str | None = None
+    next_future: str | None = None
+    next_future_malformed: bool | None = None
+    next_action_drawn: DrawnText | None = Field(None, description="provenance of a'")
+    next_future_drawn: DrawnText | None = Field(None, description="provenance of d'")
+
+
 class BellmanTarget(Row):
     """One language Bellman backup: d ~ B(.|s,a,r,s',a',d')."""
 
     TABLE: ClassVar[str] = "bellman_targets"
+    VERSION: ClassVar[int] = 2
     target_id: str = Field(description="same as its sample_id")
     sample_id: str = Field(description="-> replay_samples")
     transition_id: str = Field(description="-> transitions")
@@ -134,12 +162,16 @@ class BellmanTarget(Row):
     next_action_generation: Generation | None = Field(None, description="provenance of a'")
     next_future_generation: Generation | None = Field(None, description="provenance of d'")
     generation: Generation | None = Field(None, description="provenance of thought and description")
+    other_draws: list[BootstrapDraw] | None = Field(
+        None, description="(a', d') number 2 to J (backup.draws), for log p_B alone; NULL: there is no other"
+    )
 
 
 class CorrectedTarget(Row):
     """A target whose reasoning no longer asserts what the student can't see (paper, appendix B.2)."""
 
     TABLE: ClassVar[str] = "corrected_targets"
+    VERSION: ClassVar[int] = 2
     corrected_id: str = Field(description="same as its target_id")
     target_id: str = Field(description="-> bellman_targets")
     transition_id: str = Field(description="-> transitions")
@@ -158,16 +190,41 @@ class CorrectedTarget(Row):
         description="log p_B of the description's tokens under the backup prompt; NULL: engine can't score",
     )
     generation: Generation | None = Field(None, description="provenance of the last rewrite")
+    backup_draw_logprobs: list[float] | None = Field(
+        None,
+        description="log p_B of the whole description under the backup prompt of each usable (a', d'), the first's "
+        "own included; NULL: there is one alone (sum backup_logprobs), or engine can't score",
+    )
+    backup_top_ids: list[list[int]] | None = Field(
+        None,
+        description="token_kl: the most likely tokens at each of the description's tokens under the backup prompt, "
+        "most likely first; NULL: backup.loss is sft",
+    )
+    backup_top_logprobs: list[list[float]] | None = Field(
+        None, description="their log-probabilities (nats), before renormalising"
+    )
+    discount_next: float | None = Field(
+        None,
+        description="share of the description's content words that the next observation and r have and d' lacks; "
+        "NULL: terminal, or no content word",
+    )
+    discount_future: float | None = Field(None, description="share that d' has, and they lack")
+    discount_both: float | None = Field(None, description="share that both have; the rest is in neither")
 
 
 class TrainingRow(Row):
     """One row trained on: what went into an adapter version."""
 
     TABLE: ClassVar[str] = "training_rows"
+    VERSION: ClassVar[int] = 2
     stage: str = Field(description="critic-sft or policy-distillation")
-    role: Literal["critic", "policy"] = Field(description="which role's prompt and loss")
-    source_table: str = Field(description="corrected_targets, refinements or transitions")
-    source_id: str = Field(description="id in that table")
+    role: Literal["critic", "policy", "chat"] = Field(
+        description="which role's prompt and loss; chat: general conversation"
+    )
+    source_table: str = Field(
+        description="corrected_targets, refinements or transitions; chat_file: no table, anchor.chat_file"
+    )
+    source_id: str = Field(description="id in that table; chat/number of the line in the file")
     adapter_version: str = Field(description="adapter version this row helped to train")
     weight: float = Field(description="importance weight on its loss")
     prompt_tokens: int = Field(description="tokens without loss")
@@ -179,15 +236,23 @@ class TrainingStep(Row):
     """One optimizer step."""
 
     TABLE: ClassVar[str] = "training_steps"
+    VERSION: ClassVar[int] = 2
     stage: str = Field(description="critic-sft or policy-distillation")
     adapter_version: str = Field(description="adapter version being trained")
     step: int = Field(description="0-based optimizer step of this stage")
-    loss: float = Field(description="critic_loss + policy_loss (nats per token)")
+    loss: float = Field(
+        description="critic_loss + policy_loss + chat_loss + anchor.kl * anchor_kl (nats per token)"
+    )
     critic_loss: float | None = Field(
         None, description="mean over critic rows of w * NLL; NULL without such rows"
     )
     policy_loss: float | None = Field(
         None, description="mean over policy rows of NLL; NULL without such rows"
+    )
+    chat_loss: float | None = Field(None, description="mean over chat rows of NLL; NULL without such rows")
+    anchor_kl: float | None = Field(
+        None,
+        description="mean KL(p_theta || p_base) at the own rows' label tokens; NULL where anchor.kl is 0",
     )
     learning_rate: float = Field(description="rate of this step")
     grad_norm: float = Field(description="global gradient norm before clipping")
@@ -200,33 +265,50 @@ class Priority(Row):
     """The critic's loss on one transition, scored once before the stage's first update."""
 
     TABLE: ClassVar[str] = "priorities"
+    VERSION: ClassVar[int] = 2
     transition_id: str = Field(description="-> transitions")
     priority: float = Field(
         description="p_i = max(0, mean log p_B - log p_theta), or the NLL (priority_kind)"
     )
     priority_kind: PriorityKind = Field(description="kl_bound, or nll where B has no log-probabilities")
     critic_logprob: float = Field(description="mean log p_theta over description tokens")
-    backup_logprob: float | None = Field(None, description="mean log p_B over description tokens")
+    backup_logprob: float | None = Field(
+        None, description="the same of log p_B: with several draws, of the log of the mean of p_B over them"
+    )
     description_tokens: int = Field(description="tokens the means are taken over")
+    backup_draws: int | None = Field(
+        None,
+        description="most draws of (a', d') that p_B of a target is the mean over: 1 for a terminal one, up to J "
+        "(backup.draws) else; NULL: priority_kind is nll",
+    )
 
 
 class Future(Row):
-    """One future sampled from the successor: d_j ~ M_theta(.|s,a)."""
+    """One future of an action: sampled from the successor, d_j ~ M_theta(.|s,a), or played (self_distillation)."""
 
     TABLE: ClassVar[str] = "futures"
+    VERSION: ClassVar[int] = 2
     future_id: str = Field(description="critique_id/f/number")
     critique_id: str = Field(description="-> critiques (the judgement that reads it)")
-    thought: str = Field(description="the successor's reasoning")
-    description: str = Field(description="the predicted future")
+    thought: str = Field(description="the successor's reasoning; empty for a rollout")
+    description: str = Field(description="the predicted future, or what happened in the rollout")
     malformed: bool = Field(description="it lacked its format; the whole text is the description")
-    generation: Generation | None = Field(None, description="provenance")
+    source: Literal["successor", "rollout"] | None = Field(
+        None,
+        description="successor: predicted; rollout: played by the policy; NULL, in older files: predicted",
+    )
+    policy_version: str | None = Field(None, description="the policy that played a rollout")
+    generation: Generation | None = Field(None, description="provenance; NULL for a rollout")
 
 
 class Critique(Row):
     """One judgement of one action: q ~ E(.|s,a,d1..dk)."""
 
     TABLE: ClassVar[str] = "critiques"
-    critique_id: str = Field(description="sample_id/c/round")
+    VERSION: ClassVar[int] = 2
+    critique_id: str = Field(
+        description="sample_id/c/round; with algorithm nlql, sample_id/c/0/number of the action"
+    )
     sample_id: str = Field(description="-> replay_samples")
     transition_id: str = Field(description="-> transitions (whose state s is acted in)")
     round: int = Field(description="0: of the action to improve; j: of the j-th refinement")
@@ -236,8 +318,13 @@ class Critique(Row):
     action_text: str = Field(description="the judged action, whole text")
     thought: str = Field(description="its thought")
     action: str = Field(description="its environment action")
-    optimal: bool | None = Field(None, description="the verdict; NULL when it can't be parsed")
-    critique: str = Field(description="why, and how to improve")
+    optimal: bool | None = Field(
+        None, description="the verdict; NULL when it can't be parsed. Scored: yes_probability > 0.5"
+    )
+    critique: str = Field(description="why, and how to improve; empty where the verdict is scored")
+    yes_probability: float | None = Field(
+        None, description="scored verdict (nlql): p(yes) / (p(yes) + p(no)); NULL where it is written"
+    )
     action_generation: Generation | None = Field(None, description="provenance of the judged action")
     generation: Generation | None = Field(None, description="provenance of the critique")
 
@@ -289,10 +376,29 @@ class Evaluation(Row):
     invalid_action_rate: float | None = Field(None, description="invalid actions / actions")
 
 
+class Retention(Row):
+    """One general prompt of the retention check: how far the evaluated policy has drifted from the base model."""
+
+    TABLE: ClassVar[str] = "retention"
+    prompt_id: str = Field(description="retention/number of the line in the shipped set")
+    prompt: str = Field(description="what the user last said")
+    policy_version: str = Field(description="the policy compared with the base model")
+    tokens: int = Field(description="tokens of the fixed reference answer, which is scored, not written")
+    base_logprob: float | None = Field(None, description="mean log p_base of its tokens (nats per token)")
+    policy_logprob: float | None = Field(None, description="the same under the policy")
+    drift: float | None = Field(
+        None, description="policy_logprob - base_logprob; below 0: it got less likely"
+    )
+    kl: float | None = Field(
+        None, description="mean over its tokens of a lower bound of KL(p_base || p_policy), nats, from the 50 most "
+        "likely tokens of each"
+    )  # fmt: skip
+
+
 TABLES: dict[str, type[Row]] = {
     model.TABLE: model
     for model in (
         Episode, Transition, ReplaySample, BellmanTarget, CorrectedTarget, TrainingRow, TrainingStep, Priority,
-        Future, Critique, Refinement, Evaluation,
+        Future, Critique, Refinement, Evaluation, Retention,
     )
 }  # fmt: skip

@@ -3,14 +3,19 @@ B(.|s,a,r,s',a',d').
 
 Not done: a' ~ pi(.|s') by the current policy, d' ~ M_target(.|s',a'), then B, both with the target
 parameters. Done: B writes the description from r and s' alone. A truncated step is not done: it bootstraps
-from s'.
+from s'. With `backup.draws` J > 1, J - 1 further (a', d') are drawn beside the one that the description is written
+from: cot-correction scores the label under all of them.
 """
 
-from schemas.rows import BellmanTarget, ReplaySample
+import asyncio
+from dataclasses import replace
+
+from schemas.rows import BellmanTarget, BootstrapDraw, DrawnText, Generation, ReplaySample
+from storage.history import State
 from storage.replay import Draw, draw_replay
 from tasks.context import StageContext
 from tasks.replayed import Replayed, load_replayed
-from tasks.roles import Backup, back_up, predict_future, sample_action
+from tasks.roles import Backup, back_up, predict_futures, sample_action
 from tasks.seeding import derive_seed
 from tasks.stage import Inputs, Output, Resolver, Stage, StageFailed
 
@@ -86,28 +91,13 @@ async def bellman_target(ctx: StageContext, sample: ReplaySample, transition: Re
         malformed=False,
     )
     if not transition.done:
-        after = transition.next_state
-        acted, action = await sample_action(ctx, after, use="policy", item=f"{item}/a")
-        row = row.model_copy(
-            update={
-                "next_thought": action.thought,
-                "next_action": action.action,
-                "next_action_text": acted.text,
-                "next_action_generation": acted.generation,
-            }
+        numbers = ("", *(f"/{n}" for n in range(1, ctx.config.backup.draws)))
+        row, *others = await asyncio.gather(
+            *(bootstrapped(ctx, row, transition.next_state, f"{item}{number}") for number in numbers)
         )
-        if acted.error or not acted.text:
-            return _failed(row, "next_action_failed", acted.error)
-        foreseen, future = await predict_future(ctx, after, acted.text, use="target", item=f"{item}/d")
-        row = row.model_copy(
-            update={
-                "next_future": future.description,
-                "next_future_malformed": future.malformed,
-                "next_future_generation": foreseen.generation,
-            }
-        )
-        if foreseen.error or not future.description:
-            return _failed(row, "next_future_failed", foreseen.error)
+        row = row.model_copy(update={"other_draws": [_other_draw(other) for other in others] or None})
+        if row.status != "ok":
+            return row
     answer, described = await back_up(ctx, backup_of(row, transition), use="target", item=f"{item}/b")
     row = row.model_copy(
         update={
@@ -122,6 +112,51 @@ async def bellman_target(ctx: StageContext, sample: ReplaySample, transition: Re
     return row
 
 
+async def bootstrapped(ctx: StageContext, row: BellmanTarget, after: State, item: str) -> BellmanTarget:
+    """A row with a' ~ pi(.|s') and d' ~ M_target(.|s',a'), whose random streams `item` keys."""
+    uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=False)
+    acted, action = await sample_action(ctx, after, use="policy", item=f"{item}/a", uniform=uniform)
+    row = row.model_copy(
+        update={
+            "next_thought": action.thought,
+            "next_action": action.action,
+            "next_action_text": acted.text,
+            "next_action_generation": acted.generation,
+        }
+    )
+    if acted.error or not acted.text:
+        return _failed(row, "next_action_failed", acted.error)
+    [(foreseen, future)] = await predict_futures(ctx, after, acted.text, 1, use="target", item=f"{item}/d")
+    row = row.model_copy(
+        update={
+            "next_future": future.description,
+            "next_future_malformed": future.malformed,
+            "next_future_generation": foreseen.generation,
+        }
+    )
+    if foreseen.error or not future.description:
+        return _failed(row, "next_future_failed", foreseen.error)
+    return row
+
+
+def _other_draw(row: BellmanTarget) -> BootstrapDraw:
+    shared = BootstrapDraw.model_fields.keys() & BellmanTarget.model_fields.keys()
+    return BootstrapDraw(
+        **row.model_dump(include=set(shared)),
+        fault=row.error,
+        next_action_drawn=_drawn(row.next_action_generation),
+        next_future_drawn=_drawn(row.next_future_generation),
+    )
+
+
+def _drawn(made: Generation | None) -> DrawnText | None:
+    return made and DrawnText(**{name: getattr(made, name) for name in DrawnText.model_fields})
+
+
+def _failed(row: BellmanTarget, status: str, error: str | None) -> BellmanTarget:
+    return row.model_copy(update={"status": status, "error": error or "the model wrote nothing"})
+
+
 def backup_of(target: BellmanTarget, transition: Replayed) -> Backup:
     """What the backup of a target read; the correction stage needs the same."""
     return Backup(
@@ -134,14 +169,20 @@ def backup_of(target: BellmanTarget, transition: Replayed) -> Backup:
     )
 
 
-def _failed(row: BellmanTarget, status: str, error: str | None) -> BellmanTarget:
-    return row.model_copy(update={"status": status, "error": error or "the model wrote nothing"})
+def other_backups(target: BellmanTarget, transition: Replayed) -> list[Backup]:
+    """What it would have read with each other (a', d') that was drawn; those that failed are left out."""
+    read = backup_of(target, transition)
+    return [
+        replace(read, next_action_text=draw.next_action_text, next_future=draw.next_future)
+        for draw in target.other_draws or ()
+        if draw.status == "ok"
+    ]
 
 
 def _inputs(resolve: Resolver) -> Inputs:
     return Inputs(
         tables={
-            "transitions": resolve.upto("rollout", resolve.iteration),
+            "transitions": resolve.replay(drawing=True),
             "priorities": resolve.upto("critic-sft", resolve.iteration - 1),
         },
         adapters={"policy": resolve.policy(), "target": resolve.target()},
@@ -153,7 +194,7 @@ STAGE = Stage(
     version=1,
     pool="inference",
     tables=(ReplaySample, BellmanTarget),
-    config=("environment", "replay"),
+    config=("environment", "replay", "rollout.uniform_until", "backup.draws"),
     roles=("policy", "predict", "bootstrap"),
     templates=("policy", "predict", "bootstrap"),
     inputs=_inputs,

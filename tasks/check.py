@@ -1,19 +1,18 @@
-"""Checking a configuration whole, before the first stage and without creating anything; and what it would
-do."""
+"""Checking a configuration whole, before the first stage and without creating anything."""
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from prompts import NAMES, PromptError, template_text
 from schemas.config import Config, RolesSection
 from schemas.load import ConfigError
 from tasks.context import role_templates
+from tasks.conversations import BrokenConversations, chat_file, load_conversations
 from tasks.engines import EngineConfigError, check_engine, declared_capabilities
 from tasks.engines.models import ModelError, check_model
 from tasks.environments import UnusableEnvironment, make_environment
-from tasks.pipeline import STAGES, stages_of
+from tasks.environments.base import Environment, ListsActions
 
 
 def check_config(config: Config, root: Path) -> None:
@@ -44,6 +43,9 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
         try:
             check_engine(section, config.model)
             yield from _lacking(config, name)
+            yield from _token_kl(config, name)
+            yield from _scoring(config, name)
+            yield from _retention(config, name)
         except EngineConfigError as error:
             problem = str(error)
             if problem != unusable:  # said already
@@ -52,6 +54,8 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
     try:
         environment = make_environment(config.environment)
         overrides = {**environment.templates, **overrides}
+        yield from _exploration(config, environment)
+        yield from _replaying(config, environment)
     except UnusableEnvironment as error:
         yield str(error)
     for name in NAMES:
@@ -59,6 +63,7 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
             template_text(name, overrides)
         except PromptError as error:
             yield f"roles: {error}"
+    yield from _general_chat(config)
     yield from _data_root(root)
 
 
@@ -74,6 +79,72 @@ def _lacking(config: Config, engine: str) -> Iterator[str]:
             )
 
 
+def _token_kl(config: Config, engine: str) -> Iterator[str]:
+    """token_kl without the backup's top-k log-probabilities, or over other tokens than the critic's."""
+    trains = config.backup.loss == "token_kl" and config.has_critic
+    if not trains or config.roles.bootstrap.engine != engine:
+        return
+    section = config.engines[engine]
+    if not declared_capabilities(section).topk:
+        yield (
+            f"backup.loss: token_kl needs top-k log-probabilities, which engine '{engine}' of roles.bootstrap (backend "
+            f"{section.backend}) does not give; set it to sft, or route the role to an engine that gives them"
+        )
+    elif section.model is not None:
+        yield (
+            f"backup.loss: token_kl needs the bootstrap played by the model in training, whose tokens it trains on; "
+            f"engines.{engine}.model is {section.model}: empty it, or set backup.loss to sft"
+        )
+
+
+def _exploration(config: Config, environment: Environment) -> Iterator[str]:
+    """Random actions without an environment that lists them."""
+    for field in ("exploration", "uniform_until"):
+        if getattr(config.rollout, field) and not isinstance(environment, ListsActions):
+            yield f"rollout.{field}: {environment.name} does not list its legal actions; set it to 0"
+
+
+def _retention(config: Config, engine: str) -> Iterator[str]:
+    """A retention check that the policy's engine can't do."""
+    if not config.evaluation.retention or config.roles.policy.engine != engine:
+        return
+    able = declared_capabilities(config.engines[engine])
+    if config.engines[engine].model or not (able.scoring and able.topk):
+        yield (
+            f"evaluation.retention: engine '{engine}' of role policy does not play the model in training, or gives no "
+            "top-k log-probabilities; set it to false, or route the policy to a transformers or vllm engine without "
+            "`model`"
+        )
+
+
+def _general_chat(config: Config) -> Iterator[str]:
+    """General chat that can't be read."""
+    if config.anchor.chat_share or config.anchor.chat_file:
+        try:
+            load_conversations(chat_file(config.anchor))
+        except BrokenConversations as error:
+            yield f"anchor.chat_file: {error}"
+
+
+def _scoring(config: Config, engine: str) -> Iterator[str]:
+    """Algorithm nlql with an evaluator that does not score."""
+    needed = config.algorithm == "nlql" and config.roles.evaluate.engine == engine
+    if needed and not declared_capabilities(config.engines[engine]).scoring:
+        yield (
+            f"roles.evaluate.engine: algorithm nlql needs the probability of a verdict, and engine '{engine}' does not "
+            "score; route the role to an engine that does"
+        )
+
+
+def _replaying(config: Config, environment: Environment) -> Iterator[str]:
+    """Algorithm self_distillation with an environment that can't be brought back to a state."""
+    if config.algorithm == "self_distillation" and not environment.replayable:
+        yield (
+            f"algorithm: self_distillation plays episodes on from a state, and {environment.name} is not replayable; "
+            "choose another algorithm or environment"
+        )
+
+
 def _data_root(root: Path) -> Iterator[str]:
     """Whether the data root can be written, found out without creating it."""
     existing = next(p for p in (root, *root.parents) if p.exists())
@@ -81,74 +152,3 @@ def _data_root(root: Path) -> Iterator[str]:
         yield f"data root {root}: {existing} is not a folder; choose another with --data or NLAC_DATA"
     elif not os.access(existing, os.W_OK | os.X_OK):
         yield f"data root {root}: {existing} can't be written to; choose another with --data or NLAC_DATA"
-
-
-@dataclass(frozen=True)
-class PlanRow:
-    """What one stage of an iteration would do, roughly.
-
-    Attributes:
-        stage: its name.
-        pool: the work pool it runs on.
-        requests: texts asked for, at most.
-        tokens: completion tokens at most (inference), or label tokens trained on (training).
-        note: what the numbers are made of.
-    """
-
-    stage: str
-    pool: str
-    requests: int
-    tokens: int
-    note: str
-
-
-def plan(config: Config) -> list[PlanRow]:
-    """What iteration 0 would do: stages, requests, tokens; upper bounds, since caps on lengths are seldom
-    reached."""
-    roles, drawn = config.roles, config.replay.transitions
-    states = min(config.improvement.states, drawn)
-    k, m = config.improvement.futures, config.improvement.rounds
-    turns = config.rollout.max_steps
-    judged = states * m if m > 1 else 0
-    rewrites = config.correction.attempts if config.correction.enabled else 0
-    label = roles.bootstrap.max_tokens
-    played = f"episodes x {turns} steps at most"
-    bounds = {
-        "rollout": (config.rollout.episodes * turns, roles.policy.max_tokens, played),
-        "bellman-targets": (
-            3 * drawn,
-            (roles.policy.max_tokens + roles.predict.max_tokens + roles.bootstrap.max_tokens) / 3,
-            "a', d' and the backup of each draw; terminal ones need the backup alone",
-        ),
-        "cot-correction": (rewrites * drawn, roles.correct.max_tokens, "rewrites, where a thought leaks; and scoring"),
-        "critic-sft": (0, 0, f"{drawn * config.critic.epochs} rows, {_steps(config, 'critic')} steps"),
-        "critique": (
-            states * (2 + k),
-            (roles.policy.max_tokens + k * roles.predict.max_tokens + roles.evaluate.max_tokens) / (2 + k),
-            f"an action, {k} futures and a verdict a state",
-        ),
-        "refinement": (
-            states * (m + rewrites) + judged * (k + 1) + (states if m > 1 else 0),
-            roles.refine.max_tokens,
-            f"{m} rounds and corrections; none where the action is judged optimal",
-        ),
-        "policy-distillation": (0, 0, f"up to {states * config.policy.epochs} rows, {_steps(config, 'policy')} steps"),
-        "evaluation": (config.evaluation.episodes * turns, roles.policy.max_tokens, played),
-    }  # fmt: skip
-    rows = []
-    for stage in stages_of(config, 0):
-        requests, tokens, note = bounds[stage]
-        trained = {
-            "critic-sft": drawn * config.critic.epochs * label,
-            "policy-distillation": states * config.policy.epochs * roles.refine.max_tokens,
-        }
-        pool = getattr(config.pools, STAGES[stage].pool)
-        rows.append(PlanRow(stage, pool, requests, trained.get(stage, round(requests * tokens)), note))
-    return rows
-
-
-def _steps(config: Config, section: str) -> int:
-    training = getattr(config, section)
-    rows = config.replay.transitions if section == "critic" else config.improvement.states
-    own = max(1, training.batch_rows - round(training.batch_rows * config.mix(section)))  # type: ignore[arg-type]
-    return -(-rows // own) * int(training.epochs)

@@ -2,18 +2,22 @@
 won't show.
 
 The description is copied, never regenerated: stating the outcome is its purpose. The stage also scores the
-corrected label under the backup prompt (log p_B of the description's tokens), which the priorities need.
+corrected label under the backup prompt (log p_B of the description's tokens), which the priorities need: under each
+of J prompts where J (a', d') were drawn. For `backup.loss: token_kl` it keeps the top-k log-probabilities too.
 """
 
+import asyncio
+
 from schemas.rows import BellmanTarget, CorrectedTarget
-from tasks.bellman_targets import backup_of
+from tasks.bellman_targets import backup_of, other_backups
 from tasks.context import StageContext
 from tasks.correction import correct
-from tasks.engines.base import EngineError
+from tasks.discounting import measure_discounting
+from tasks.engines.base import EngineError, Scores
 from tasks.formats import future_segments
 from tasks.leaks import SOURCE_OF_TARGET, Leak, find_leaks
 from tasks.replayed import Replayed, load_replayed
-from tasks.roles import backup_messages, rewrite
+from tasks.roles import Backup, backup_messages, rewrite
 from tasks.stage import Inputs, Output, Resolver, Stage, StageFailed
 
 
@@ -35,6 +39,7 @@ async def cot_correction(ctx: StageContext, inputs: Inputs) -> Output:
 
     rows = await ctx.map(targets, work, "targets")
     count = len(rows)
+    bootstrapped = [r for r in rows if r.discount_next is not None]
     return Output(
         tables={"corrected_targets": list(rows)},
         rows_in=count,
@@ -42,11 +47,17 @@ async def cot_correction(ctx: StageContext, inputs: Inputs) -> Output:
             **{f"{v}_share": sum(r.verdict == v for r in rows) / count for v in VERDICTS},
             "leak_before": sum(r.leak_before for r in rows) / count,
             "leak_after": sum(r.leak_after for r in rows) / count,
+            **{
+                name: sum(getattr(r, name) for r in bootstrapped) / len(bootstrapped)
+                for name in DISCOUNTS
+                if bootstrapped
+            },
         },
     )
 
 
 VERDICTS = ("clean", "rewritten", "thought_dropped", "row_dropped")
+DISCOUNTS = ("discount_next", "discount_future", "discount_both")
 
 
 async def correct_target(ctx: StageContext, target: BellmanTarget, transition: Replayed) -> CorrectedTarget:
@@ -79,6 +90,14 @@ async def correct_target(ctx: StageContext, target: BellmanTarget, transition: R
         ),
     )
     dropped = result.verdict == "row_dropped"
+    words = None
+    if backup.next_future is not None:
+        words = measure_discounting(
+            target.description,
+            next_observation=backup.next_observation,
+            reward=backup.reward,
+            future=backup.next_future,
+        )
     row = CorrectedTarget(
         run=ctx.config.run,
         iteration=ctx.iteration,
@@ -96,24 +115,53 @@ async def correct_target(ctx: StageContext, target: BellmanTarget, transition: R
         leaks=list(result.before.passages),
         attempts=result.attempts,
         generation=result.generation,
+        discount_next=words.next if words else None,
+        discount_future=words.future if words else None,
+        discount_both=words.both if words else None,
     )
-    if dropped:
-        return row
+    return row if dropped else await score_label(ctx, row, backup, other_backups(target, transition))
+
+
+async def score_label(
+    ctx: StageContext, row: CorrectedTarget, backup: Backup, others: list[Backup]
+) -> CorrectedTarget:
+    """Score a corrected label's description under the prompt of its backup, and of the other (a', d').
+
+    Args:
+        ctx: whose bootstrap role scores; NULL columns where its engine can't.
+        row: the label.
+        backup: what it was written from; the top-k log-probabilities are of this prompt.
+        others: what it might have been written from.
+    """
     segments = future_segments(row.thought, row.description)
-    try:
-        scored = await ctx.score(
-            "bootstrap", backup_messages(ctx, backup), segments, use="target", item=f"{target.target_id}/s"
+    top_k = ctx.config.backup.top_k if ctx.config.backup.loss == "token_kl" else 0
+
+    async def score(read: Backup, top_k: int) -> Scores | None:
+        item = f"{row.target_id}/s"
+        return await ctx.scores(
+            "bootstrap", backup_messages(ctx, read), segments, use="target", item=item, top_k=top_k
         )
+
+    try:
+        own, *rest = await asyncio.gather(score(backup, top_k), *(score(other, 0) for other in others))
     except EngineError as error:
         return row.model_copy(update={"status": "score_failed", "error": str(error)})
-    return row.model_copy(update={"backup_logprobs": list(scored[1]) if scored else None})
+    if own is None:
+        return row
+    update: dict[str, object] = {"backup_logprobs": list(own.segments[1])}
+    if rest:
+        update["backup_draw_logprobs"] = [sum(scores.segments[1]) for scores in (own, *rest) if scores]
+    if top_k:
+        update["backup_top_ids"] = [list(ids) for ids in own.top_ids[1]]
+        update["backup_top_logprobs"] = [list(values) for values in own.top_logprobs[1]]
+    return row.model_copy(update=update)
 
 
 def _inputs(resolve: Resolver) -> Inputs:
     return Inputs(
         tables={
             "bellman_targets": [resolve.here("bellman-targets")],
-            "transitions": resolve.upto("rollout", resolve.iteration),
+            "transitions": resolve.replay(),
         },
         adapters={"target": resolve.target()},
     )
@@ -121,10 +169,10 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="cot-correction",
-    version=1,
+    version=2,
     pool="inference",
     tables=(CorrectedTarget,),
-    config=("environment", "correction"),
+    config=("environment", "correction", "backup.loss", "backup.top_k"),
     roles=("correct", "bootstrap"),
     templates=("correct_target", "bootstrap"),
     inputs=_inputs,

@@ -6,6 +6,8 @@ completion. Before the first update every target is scored: p_i = max(0, mean ov
 log p_B - log p_theta), the priorities of the next draws. After every step the target parameters follow (EMA).
 """
 
+import numpy as np
+
 from schemas.rows import CorrectedTarget, Priority, TrainingRow, TrainingStep
 from tasks.context import StageContext
 from tasks.examples import critic_examples, refined_examples, replayed_examples
@@ -17,7 +19,8 @@ from tasks.stage import Inputs, Output, Resolver, Stage
 async def critic_sft(ctx: StageContext, inputs: Inputs) -> Output:
     """Fine-tune the critic; with shared parameters policy rows are mixed into every batch.
 
-    The policy rows are the refinements distilled an iteration ago; in iteration 0, valid replayed actions.
+    The policy rows are the refinements distilled an iteration ago; while there are none yet, valid replayed
+    actions.
     """
     targets: list[CorrectedTarget] = inputs.rows("corrected_targets")
     refinements = inputs.rows("refinements") if inputs.tables.get("refinements") else []
@@ -48,6 +51,11 @@ def measure_priorities(
 ) -> list[Priority]:
     """p_i of every transition whose target was scored; several targets of one transition are averaged.
 
+    p_i = max(0, (log mean_j p_B(d | s, a, r, s', a'_j, d'_j) - log p_theta(d | s, a)) / description tokens), with the
+    label's thought before d on both sides. In expectation over labels it bounds the KL from above, and less
+    loosely the larger J is (Yin & Zhou 2018, arXiv 1805.11183: d was written from one of the J it is averaged over).
+    J = 1 (or a terminal one) is the mean over tokens of log p_B - log p_theta. Without p_B: -log p_theta / tokens.
+
     Args:
         ctx: names the run and iteration.
         targets: rows with log p_B of their description's tokens, or without (an engine that can't score).
@@ -60,7 +68,7 @@ def measure_priorities(
     rows = []
     for transition_id, group in by_transition.items():
         critic = _mean([_mean(scores[t.corrected_id]) for t in group])
-        backed = [_mean(t.backup_logprobs) for t in group if t.backup_logprobs]
+        backed = [_backup_loglikelihood(t) / len(scores[t.corrected_id]) for t in group if t.backup_logprobs]
         bound = len(backed) == len(group)
         rows.append(
             Priority(
@@ -72,9 +80,16 @@ def measure_priorities(
                 critic_logprob=critic,
                 backup_logprob=_mean(backed) if bound else None,
                 description_tokens=sum(len(scores[t.corrected_id]) for t in group),
+                backup_draws=max(len(t.backup_draw_logprobs or [0]) for t in group) if bound else None,
             )
         )
     return rows
+
+
+def _backup_loglikelihood(target: CorrectedTarget) -> float:
+    """log p_B of a whole description: the log of the mean of p_B over the draws of (a', d')."""
+    draws = target.backup_draw_logprobs or [sum(target.backup_logprobs or ())]
+    return float(np.logaddexp.reduce(draws) - np.log(len(draws)))
 
 
 def _mean(values: tuple[float, ...] | list[float]) -> float:
@@ -83,13 +98,14 @@ def _mean(values: tuple[float, ...] | list[float]) -> float:
 
 def _inputs(resolve: Resolver) -> Inputs:
     before = resolve.iteration - 1
-    carried_from = ("policy-distillation" if resolve.shared else "critic-sft", before)
+    carried_from = (resolve.last_trained(before) if resolve.shared else "critic-sft", before)
+    distilled = resolve.config.mix("critic") and before >= resolve.config.improvement.from_iteration
     return Inputs(
         tables={
             "corrected_targets": [resolve.here("cot-correction")],
             "replay_samples": [resolve.here("bellman-targets")],
-            "refinements": resolve.last("refinement", before) if resolve.config.mix("critic") else [],
-            "transitions": resolve.upto("rollout", resolve.iteration),
+            "refinements": resolve.last("refinement", before) if distilled else [],
+            "transitions": resolve.replay(),
         },
         adapters={"start": resolve.critic_start(), "target": resolve.target()},
         files=resolve.optimizer("critic", *carried_from),
@@ -98,10 +114,10 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="critic-sft",
-    version=1,
+    version=2,
     pool="training",
     tables=(TrainingRow, TrainingStep, Priority),
-    config=("environment", "critic", "target", "parameters"),
+    config=("environment", "critic", "target", "parameters", "backup", "anchor"),
     roles=(),
     templates=("policy", "predict"),
     inputs=_inputs,

@@ -7,8 +7,9 @@ from typing import Any
 
 from prompts import template_digest
 from schemas.config import Config
-from schemas.manifest import Determinants
+from schemas.manifest import Determinants, Manifest
 from tasks.context import role_templates
+from tasks.conversations import RETENTION, chat_file, content_digest
 from tasks.engines.models import model_digest
 from tasks.environments import make_environment
 from tasks.stage import Inputs, Stage
@@ -21,8 +22,11 @@ def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> D
     """Collect the determinants of a stage's output."""
     resolved = config.model_dump(mode="json")
     values = {path: _at(resolved, path) for path in (*stage.config, *(f"roles.{r}" for r in stage.roles))}
-    values |= {f"model.{name}": resolved["model"][name] for name in ("dtype", "context_length", "lora")}
+    values |= {
+        f"model.{name}": resolved["model"][name] for name in ("dtype", "context_length", "train", "lora")
+    }
     values["seed"] = config.seed
+    values |= _contents(stage, config)
     models = {"base": model_digest(config.model)}
     for name in sorted({getattr(config.roles, role).engine for role in stage.roles}):
         engine = resolved["engines"][name]
@@ -31,13 +35,13 @@ def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> D
     for use, adapter in inputs.adapters.items():
         models[use] = adapter.digest if adapter else "base"
     digests = {
-        f"{c.manifest.stage}@{c.manifest.iteration:05d}.{table}": c.manifest.tables[table].digest
+        f"{_part(c.manifest, config.run)}.{table}": c.manifest.tables[table].digest
         for table, parts in inputs.tables.items()
         for c in parts
     }
     for use, made in inputs.files.items():
         entry = next(f for f in made.manifest.files if f.path == f"{use}.pt")
-        digests[f"{made.manifest.stage}@{made.manifest.iteration:05d}/{entry.path}"] = entry.sha256
+        digests[f"{_part(made.manifest, config.run)}/{entry.path}"] = entry.sha256
     templates = {**make_environment(config.environment).templates, **role_templates(config)}
     return Determinants(
         stage=stage.name,
@@ -49,6 +53,24 @@ def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> D
         models=models,
         inputs=digests,
     )
+
+
+def _contents(stage: Stage, config: Config) -> dict[str, Any]:
+    """Fields behind which stand files of conversations: they count with the files' content, not with its place."""
+    values: dict[str, Any] = {}
+    if "anchor" in stage.config:
+        anchor = config.anchor
+        digest = content_digest(chat_file(anchor)) if anchor.chat_share else None
+        values["anchor"] = {"kl": anchor.kl, "chat_share": anchor.chat_share, "chat_file": digest}
+    if "evaluation.retention" in stage.config and config.evaluation.retention:
+        values["evaluation.retention"] = content_digest(RETENTION)
+    return values
+
+
+def _part(made: Manifest, run: str) -> str:
+    """An input's name among the determinants: stage and iteration, behind the run where it is another one's."""
+    name = f"{made.stage}@{made.iteration:05d}"
+    return name if made.run == run else f"{made.run}/{name}"
 
 
 def fingerprint_of(determinants: Determinants) -> str:

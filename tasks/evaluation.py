@@ -2,8 +2,9 @@
 
 import math
 
-from schemas.rows import Episode, Evaluation, Transition
+from schemas.rows import Episode, Evaluation, Retention, Transition
 from tasks.context import StageContext
+from tasks.retention import measure_retention, retention_metrics
 from tasks.rollout import episode_metrics, play_all
 from tasks.stage import Inputs, Output, Resolver, Stage
 
@@ -26,7 +27,7 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 
 async def evaluation(ctx: StageContext, inputs: Inputs) -> Output:
     """Play `evaluation.episodes` eval episodes, the same tasks each iteration, so that policies are
-    compared pairwise."""
+    compared pairwise; with `evaluation.retention` also score general prompts."""
     known = ctx.environment.tasks("eval")
     tasks = [known[n % len(known)] for n in range(ctx.config.evaluation.episodes)]
     results = await play_all(ctx, tasks, "eval")
@@ -55,27 +56,29 @@ async def evaluation(ctx: StageContext, inputs: Inputs) -> Output:
     )
     if low is not None and high is not None:
         metrics = {**metrics, "success_low": low, "success_high": high}
+    retention = await measure_retention(ctx) if ctx.config.evaluation.retention else []
     return Output(
         tables={
             "episodes": episodes,
             "transitions": [t for r in results for t in r.transitions],
             "evaluations": [row],
+            "retention": retention,
         },
         rows_in=len(tasks),
-        metrics=metrics,
+        metrics={**metrics, **retention_metrics(retention)},
     )
 
 
 def _inputs(resolve: Resolver) -> Inputs:
-    return Inputs(adapters={"policy": resolve.adapter("policy-distillation", "policy", resolve.iteration)})
+    return Inputs(adapters={"policy": resolve.policy_after(resolve.iteration)})
 
 
 STAGE = Stage(
     name="evaluation",
     version=1,
     pool="inference",
-    tables=(Episode, Transition, Evaluation),
-    config=("environment", "rollout.max_steps", "evaluation.episodes"),
+    tables=(Episode, Transition, Evaluation, Retention),
+    config=("environment", "rollout.max_steps", "evaluation.episodes", "evaluation.retention"),
     roles=("policy",),
     templates=("policy",),
     inputs=_inputs,

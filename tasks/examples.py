@@ -1,5 +1,6 @@
 """Training examples from tables: what the critic and the policy are fine-tuned on, and under which prompt."""
 
+import random
 from collections.abc import Iterable
 
 from schemas.rows import CorrectedTarget, Refinement, ReplaySample
@@ -7,7 +8,9 @@ from tasks.context import StageContext
 from tasks.formats import future_segments, write_action
 from tasks.replayed import Replayed
 from tasks.roles import predict_messages
-from tasks.training.data import Example
+from tasks.seeding import derive_seed
+from tasks.stage import StageFailed
+from tasks.training.data import Example, SoftTargets
 
 
 def critic_examples(
@@ -17,24 +20,41 @@ def critic_examples(
     transitions: dict[str, Replayed],
 ) -> list[Example]:
     """Usable corrected targets under the predict prompt, which shows only (s, a); weighted by the replay
-    draw."""
+    draw.
+
+    Raises:
+        StageFailed: `backup.loss` is token_kl, and a label has no top-k log-probabilities.
+    """
     weights = {s.sample_id: s.weight for s in samples}
+    usable = [t for t in targets if t.status == "ok"]
+    labels = list(usable)
+    if ctx.config.backup.shuffle_labels:
+        random.Random(derive_seed(ctx.config.seed, "shuffled-labels", ctx.iteration)).shuffle(labels)
     examples = []
-    for target in targets:
-        if target.status != "ok":
-            continue
+    for target, label in zip(usable, labels, strict=True):
         transition = transitions[target.transition_id]
         examples.append(
             Example(
                 row_id=target.corrected_id,
                 role="critic",
                 messages=predict_messages(ctx, transition.state, transition.text),
-                segments=future_segments(target.thought, target.description),
+                segments=future_segments(label.thought, label.description),
                 scored_segment=1,
                 weight=weights[target.target_id],
+                soft=_soft_targets(label) if ctx.config.backup.loss == "token_kl" else None,
             )
         )
     return examples
+
+
+def _soft_targets(label: CorrectedTarget) -> SoftTargets:
+    if label.backup_top_ids is None or label.backup_top_logprobs is None:
+        raise StageFailed(
+            f"backup.loss: token_kl needs top-k log-probabilities, which label {label.corrected_id} lacks; recompute "
+            "cot-correction with this configuration and force=true (roles.bootstrap on an engine that gives them), or "
+            "set backup.loss to sft"
+        )
+    return SoftTargets(tuple(map(tuple, label.backup_top_ids)), tuple(map(tuple, label.backup_top_logprobs)))
 
 
 def refined_examples(

@@ -13,6 +13,7 @@ from storage.store import Committed, Store
 from tasks.engines.base import Adapter
 from tasks.engines.models import resolve_model
 from tasks.iterations import frozen_config
+from tasks.training.adapters import form_of
 
 DISTILLATION = "policy-distillation"
 NOTE = "nlac.json"
@@ -43,7 +44,8 @@ def find_policy(store: Store, run: str, iteration: int | None = None) -> Policy:
     Args:
         store: the artifact store.
         run: the run.
-        iteration: which; None takes the newest that has one, and the untrained model where none has.
+        iteration: which; None takes the newest that has one, and the untrained model where none has. With algorithm
+            react that is the policy of every iteration.
 
     Raises:
         ExportError: that iteration trained no policy.
@@ -55,12 +57,13 @@ def find_policy(store: Store, run: str, iteration: int | None = None) -> Policy:
         if committed is not None:
             config = frozen_config(store, run, number) or load_config(None, {"run": run})
             return Policy(config, number, policy_adapter(committed))
-    if iteration is not None:
+    latest = known[-1] if known and iteration is None else iteration
+    begun = frozen_config(store, run, latest) if latest is not None else None
+    if iteration is not None and (begun is None or begun.algorithm != "react"):
         raise ExportError(
             f"iteration {iteration} of run '{run}' has no trained policy (there are iterations: "
             f"{', '.join(map(str, known)) or 'none'}); run it first: prefect deployment run nlac/iteration"
         )
-    begun = frozen_config(store, run, known[-1]) if known else None
     return Policy(begun or load_config(None, {"run": run}), None, None)
 
 
@@ -74,7 +77,7 @@ def policy_adapter(committed: Committed) -> Adapter:
 def export_policy(
     policy: Policy, target: Path, *, merge: bool = False, dtype: Literal["float32", "bfloat16"] = "float32"
 ) -> None:
-    """Write a policy for use outside; whole or not at all.
+    """Write a policy for use outside; whole or not at all. With `model.train: full` it is a checkpoint either way.
 
     Args:
         policy: what to write.
@@ -104,7 +107,7 @@ def export_policy(
             _write_merged(policy, aside, dtype)
         elif policy.adapter is not None:
             _write_adapter(policy.config, policy.adapter, aside)
-        _write_note(policy, aside, merge)
+        _write_note(policy, aside, merge or policy.config.model.train == "full")
         aside.replace(target)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -112,6 +115,9 @@ def export_policy(
 
 def _write_adapter(config: Config, adapter: Adapter, folder: Path) -> None:
     shutil.copytree(adapter.path, folder, dirs_exist_ok=True)
+    if form_of(adapter.path) == "full":
+        _write_tokenizer(config, folder)
+        return
     # peft's Auto classes and vLLM look the base model up here: a path or hub name, not our 'package:' names.
     path = folder / "adapter_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
@@ -125,15 +131,26 @@ def _write_adapter(config: Config, adapter: Adapter, folder: Path) -> None:
 def _write_merged(policy: Policy, folder: Path, dtype: str) -> None:
     import torch
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     section = policy.config.model
     base = str(resolve_model(section))
-    model = AutoModelForCausalLM.from_pretrained(base, revision=section.revision, dtype=torch.float32)
-    if policy.adapter is not None:
+    full = policy.adapter is not None and form_of(policy.adapter.path) == "full"
+    weights, revision = (
+        (str(policy.adapter.path), None) if full and policy.adapter else (base, section.revision)
+    )
+    model = AutoModelForCausalLM.from_pretrained(weights, revision=revision, dtype=torch.float32)
+    if policy.adapter is not None and not full:
         model = PeftModel.from_pretrained(model, str(policy.adapter.path)).merge_and_unload()
     model.to(getattr(torch, dtype)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(base, revision=section.revision).save_pretrained(folder)
+    _write_tokenizer(policy.config, folder)
+
+
+def _write_tokenizer(config: Config, folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    base = str(resolve_model(config.model))
+    AutoTokenizer.from_pretrained(base, revision=config.model.revision).save_pretrained(folder)
 
 
 def _write_note(policy: Policy, folder: Path, merged: bool) -> None:

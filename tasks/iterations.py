@@ -44,7 +44,7 @@ def begin_iteration(store: Store, config: Config, iteration: int) -> Config:
         The configuration to run with.
 
     Raises:
-        StageFailed: an earlier iteration is missing or unfinished.
+        StageFailed: an earlier iteration is missing or unfinished, or the run holds another algorithm.
         IterationFrozen: the iteration is finished, and `config` is not its configuration.
     """
     run = config.run
@@ -55,6 +55,12 @@ def begin_iteration(store: Store, config: Config, iteration: int) -> Config:
                 f"an iteration number to go on with it"
             )
     before = frozen_config(store, run, iteration)
+    known = before or (frozen_config(store, run, iteration - 1) if iteration else None)
+    if known is not None and known.algorithm != config.algorithm:
+        raise StageFailed(
+            f"run '{run}' holds iterations of algorithm {known.algorithm}, and a run holds one algorithm; choose "
+            f"another run (run=NAME) for {config.algorithm}, or set algorithm to {known.algorithm}"
+        )
     current = store.current(run, iteration)
     if before is not None and current.state == "finished":
         if before != config:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from schemas.config import Config
+from schemas.config import Algorithm, Config
 from schemas.manifest import Lineage, folder_name
 from storage.store import Committed, Store, StoreError
 from tasks import (
@@ -23,6 +23,7 @@ from tasks import (
     evaluation,
     policy_distillation,
     refinement,
+    replay_draw,
     rollout,
 )
 from tasks.commit import commit_output
@@ -35,9 +36,28 @@ from tasks.stage import Inputs, Resolver, Stage, StageFailed
 STAGES: dict[str, Stage] = {
     module.STAGE.name: module.STAGE
     for module in (
-        rollout, bellman_targets, cot_correction, critic_sft, critique, refinement, policy_distillation, evaluation,
+        rollout, replay_draw, bellman_targets, cot_correction, critic_sft, critique, refinement, policy_distillation,
+        evaluation,
     )
 }  # fmt: skip
+
+_ACTOR_CRITIC = (
+    "rollout", "bellman-targets", "cot-correction", "critic-sft", "critique", "refinement", "policy-distillation",
+    "evaluation",
+)  # fmt: skip
+
+ALGORITHMS: dict[Algorithm, tuple[str, ...]] = {
+    "nlac": _ACTOR_CRITIC,
+    "nlql": _ACTOR_CRITIC,
+    "self_distillation": (
+        "rollout", "replay-draw", "critique", "refinement", "policy-distillation", "evaluation",
+    ),
+    "rft": ("rollout", "policy-distillation", "evaluation"),
+    "react": ("evaluation",),
+}  # fmt: skip
+"""The stages of each algorithm; what they read then is in their own `inputs`."""
+
+IMPROVEMENT = {"critique", "refinement", "policy-distillation"}
 
 
 @dataclass(frozen=True)
@@ -67,17 +87,27 @@ class StageResult:
 
 
 def stages_of(config: Config, iteration: int) -> list[str]:
-    """The stages of an iteration, in order; evaluation every `evaluation.every`-th one."""
-    evaluates = (iteration + 1) % config.evaluation.every == 0
-    return [name for name in STAGES if name != "evaluation" or evaluates]
+    """The stages of an iteration, in order: those of the algorithm, improvement from its first iteration on,
+    evaluation every `evaluation.every`-th one."""
+    left_out = set()
+    if (iteration + 1) % config.evaluation.every:
+        left_out.add("evaluation")
+    if iteration < config.improvement.from_iteration:
+        left_out |= IMPROVEMENT
+    return [name for name in ALGORITHMS[config.algorithm] if name not in left_out]
 
 
 def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> Inputs:
     """A stage's inputs, as committed.
 
     Raises:
-        StageFailed: one of them is not committed yet; it is named.
+        StageFailed: one of them is not committed yet; it is named. Or the stage is none of the algorithm's.
     """
+    if stage not in ALGORITHMS[config.algorithm]:
+        raise StageFailed(
+            f"{stage} is no stage of algorithm {config.algorithm} (its stages: "
+            f"{', '.join(ALGORITHMS[config.algorithm])}); run one of those, or another run with another algorithm"
+        )
 
     def committed(needed: str, at: int) -> Committed:
         found = store.committed(config.run, needed, at)
@@ -88,7 +118,11 @@ def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> 
             )
         return found
 
-    return STAGES[stage].inputs(Resolver(config, iteration, committed))
+    def rollouts_of(run: str) -> list[Committed]:
+        found = (store.committed(run, "rollout", number) for number in store.iterations(run))
+        return [made for made in found if made is not None]
+
+    return STAGES[stage].inputs(Resolver(config, iteration, committed, rollouts_of))
 
 
 def decide(
@@ -178,7 +212,9 @@ async def run_stage(
     name = folder_name(fingerprint, attempt)
     started, clock = datetime.now(UTC), time.monotonic()
     with store.staging(config.run) as workdir, _stage_log(workdir / "stage.log") as log:
-        cache = RequestCache(store.requests_db(config.run, stage, iteration, name)) if spec.roles else None
+        cache = (
+            RequestCache(store.requests_journal(config.run, stage, iteration, name)) if spec.roles else None
+        )
         ctx = StageContext(
             config=config,
             stage=stage,

@@ -3,31 +3,15 @@ checked.
 
 An action judged optimal is kept without a call: it anchors the policy where it is good. With m > 1 rounds
 each refinement is critiqued and refined again, and after the last critique a final choice picks among the
-tried actions.
+tried actions. Algorithm nlql refines nothing: the best of its sampled actions is the proposal (`tasks.selection`).
 """
 
-from dataclasses import dataclass, field
-
 from schemas.rows import Critique, Future, Refinement
-from storage.history import State
 from tasks.context import StageContext
-from tasks.correction import correct
-from tasks.critique import Candidate, judge_action
-from tasks.environments.base import Task, would_accept
-from tasks.formats import Action, read_action
-from tasks.leaks import SOURCE_OF_THOUGHT, Leak, find_leaks
-from tasks.replayed import Replayed, load_replayed
-from tasks.roles import Judged, choose, refine, rewrite
+from tasks.improver import Improvement, Improver
+from tasks.replayed import load_replayed
+from tasks.selection import best_action
 from tasks.stage import Inputs, Output, Resolver, Stage, StageFailed
-
-
-@dataclass
-class Improvement:
-    """All that came of improving one action: the proposals, and later rounds' critiques and futures."""
-
-    refinements: list[Refinement] = field(default_factory=list)
-    critiques: list[Critique] = field(default_factory=list)
-    futures: list[Future] = field(default_factory=list)
 
 
 async def refinement(ctx: StageContext, inputs: Inputs) -> Output:
@@ -42,17 +26,21 @@ async def refinement(ctx: StageContext, inputs: Inputs) -> Output:
     futures: dict[str, list[str]] = {}
     for future in inputs.rows("futures"):
         futures.setdefault(future.critique_id, []).append(future.description)
+    groups: dict[str, list[Critique]] = {}
+    for row in judged:
+        groups.setdefault(row.sample_id, []).append(row)
     transitions = load_replayed(inputs, (c.transition_id for c in judged))
     tasks = {task.task_id: task for task in ctx.environment.tasks("train")}
 
-    async def work(critique: Critique) -> Improvement:
-        transition = transitions[critique.transition_id]
-        improver = _Improver(
-            ctx, critique, transition, tasks[transition.task_id], futures[critique.critique_id]
-        )
-        return await improver.run()
+    async def work(group: list[Critique]) -> Improvement:
+        transition = transitions[group[0].transition_id]
+        task = tasks[transition.task_id]
+        if ctx.config.algorithm == "nlql":
+            return Improvement([await best_action(ctx, group, transition.state, task)])
+        (critique,) = group
+        return await Improver(ctx, critique, transition, task, futures[critique.critique_id]).run()
 
-    done = await ctx.map(judged, work, "actions")
+    done = await ctx.map(groups.values(), work, "states")
     finals = [next((r for r in d.refinements if r.distil), None) for d in done]
     distilled = [r for r in finals if r is not None]
     return Output(
@@ -61,183 +49,13 @@ async def refinement(ctx: StageContext, inputs: Inputs) -> Output:
             "critiques": [c for d in done for c in d.critiques],
             "futures": [f for d in done for f in d.futures],
         },
-        rows_in=len(judged),
+        rows_in=len(groups),
         metrics={
-            "distilled_share": len(distilled) / len(judged),
+            "distilled_share": len(distilled) / len(done),
             "changed_share": sum(r.changed for r in distilled) / max(len(distilled), 1),
             "valid_share": sum(any(r.valid for r in d.refinements) for d in done) / len(done),
         },
     )
-
-
-@dataclass
-class _Attempt:
-    """A tried action: its judgement, and the row that proposed it (None: the action we began with)."""
-
-    judged: Judged
-    row: Refinement | None
-
-
-class _Improver:
-    """Improves one action; `run` is the algorithm, the rest its steps."""
-
-    def __init__(
-        self, ctx: StageContext, critique: Critique, transition: Replayed, task: Task, futures: list[str]
-    ) -> None:
-        self.ctx, self.critique, self.task = ctx, critique, task
-        self.state: State = transition.state
-        self.form = ctx.environment.action_format
-        self.past = [read_action(turn.text, self.form).action for turn in self.state.turns]
-        self.privileged = [critique.critique, *futures]
-        self.own_thoughts = [critique.thought]  # the policy's own words are not a leak
-        self.made = Improvement()
-
-    async def run(self) -> Improvement:
-        first = Judged(self.critique.action_text, bool(self.critique.optimal), self.critique.critique)
-        if self.critique.optimal:
-            kept = Action(self.critique.thought, self.critique.action, True)
-            await self._finish(
-                await self._row(1, "kept", self.critique.action_text, kept), correct_thought=False
-            )
-            return self.made
-        attempts = [_Attempt(first, None)]
-        rounds = self.ctx.config.improvement.rounds
-        answers_to = self.critique.critique_id
-        for round_ in range(1, rounds + 1):
-            answer, action = await refine(
-                self.ctx, self.state, [a.judged for a in attempts], use="improver", item=self._id(round_)
-            )
-            row = await self._row(round_, "refined", answer.text, action, answers_to)
-            row = row.model_copy(update={"generation": answer.generation})
-            if answer.error:
-                row = row.model_copy(update={"status": "engine_error", "error": answer.error})
-            if rounds == 1 or row.status != "ok":
-                await self._finish(row)
-                return self.made
-            judged = await self._judge(row, round_)
-            if judged is None or judged.optimal:
-                await self._finish(row)
-                return self.made
-            self.made.refinements.append(row)
-            attempts.append(_Attempt(judged, row))
-            answers_to = self.made.critiques[-1].critique_id
-        await self._choose(attempts, rounds + 1, answers_to)
-        return self.made
-
-    def _id(self, round_: int) -> str:
-        return f"{self.critique.sample_id}/r/{round_}"
-
-    async def _row(
-        self, round_: int, kind: str, text: str, action: Action, answers_to: str | None = None
-    ) -> Refinement:
-        """A proposal as a row, with the environment's word on it."""
-        valid = action.valid and await would_accept(
-            self.ctx.new_environment(), self.task, self.past, action.action
-        )
-        fault = (
-            None
-            if valid
-            else "the environment does not accept the action"
-            if action.valid
-            else "no action in its format"
-        )
-        return Refinement.model_validate(
-            {
-                "run": self.ctx.config.run,
-                "iteration": self.ctx.iteration,
-                "status": "ok" if valid else "invalid_action",
-                "error": fault,
-                "refinement_id": self._id(round_),
-                "critique_id": answers_to or self.critique.critique_id,
-                "sample_id": self.critique.sample_id,
-                "transition_id": self.critique.transition_id,
-                "round": round_,
-                "kind": kind,
-                "action_text": text,
-                "thought_before": action.thought,
-                "thought": action.thought,
-                "action": action.action,
-                "valid": valid,
-                "changed": action.action != self.critique.action,
-                "distil": False,
-            }
-        )
-
-    async def _judge(self, row: Refinement, round_: int) -> Judged | None:
-        """Critique a refinement; None when its verdict can't be used."""
-        candidate = Candidate(
-            "refined", row.action_text, Action(row.thought, row.action, row.valid), row.generation
-        )
-        judgement = await judge_action(
-            self.ctx, self.critique.sample_id, self.critique.transition_id, self.state, candidate, round_
-        )
-        self.made.critiques.append(judgement.critique)
-        self.made.futures.extend(judgement.futures)
-        self.privileged += [judgement.critique.critique, *(f.description for f in judgement.futures)]
-        if judgement.critique.status != "ok":
-            return None
-        return Judged(row.action_text, bool(judgement.critique.optimal), judgement.critique.critique)
-
-    async def _choose(self, attempts: list[_Attempt], round_: int, answers_to: str) -> None:
-        """The final choice among the tried actions."""
-        answer, number = await choose(
-            self.ctx, self.state, [a.judged for a in attempts], use="improver", item=self._id(round_)
-        )
-        picked = attempts[number or 0]
-        action = read_action(picked.judged.action_text, self.form)
-        row = await self._row(round_, "chosen", picked.judged.action_text, action, answers_to)
-        row = row.model_copy(update={"generation": answer.generation})
-        if number is None:
-            fault = answer.error or f"the choice names none of the answers: {answer.text[:80]!r}"
-            row = row.model_copy(update={"status": "unreadable_choice", "error": fault})
-        await self._finish(row, correct_thought=picked.row is not None)
-
-    async def _finish(self, row: Refinement, *, correct_thought: bool = True) -> None:
-        """Correct the thought of the final proposal and decide whether it is distilled."""
-        if row.status == "ok" and correct_thought:
-            row = await self._corrected(row)
-        self.made.refinements.append(row.model_copy(update={"distil": row.status == "ok"}))
-
-    async def _corrected(self, row: Refinement) -> Refinement:
-        section = self.ctx.config.correction
-        visible = [text for turn in self.state.turns for text in (turn.observation, turn.text)]
-
-        def measure(thought: str) -> Leak:
-            return find_leaks(
-                thought,
-                privileged=self.privileged,
-                visible=[*visible, self.state.observation, *self.own_thoughts],
-                source=SOURCE_OF_THOUGHT,
-                ngram=section.ngram,
-            )
-
-        result = await correct(
-            row.thought_before,
-            section,
-            measure,
-            lambda attempt: rewrite(
-                self.ctx,
-                "correct_thought",
-                use="improver",
-                item=f"{row.refinement_id}/t",
-                attempt=attempt,
-                state=self.state,
-                privileged="\n".join(self.privileged),
-                thought=row.thought_before,
-            ),
-        )
-        dropped = result.verdict == "row_dropped"
-        return row.model_copy(
-            update={
-                "thought": result.thought,
-                "verdict": result.verdict,
-                "leak_before": result.before.share,
-                "leak_after": result.after,
-                "correction_generation": result.generation,
-                "status": "row_dropped" if dropped else "ok",
-                "error": "no rewrite of the thought passed the leak check" if dropped else None,
-            }
-        )
 
 
 def _inputs(resolve: Resolver) -> Inputs:
@@ -246,20 +64,28 @@ def _inputs(resolve: Resolver) -> Inputs:
         tables={
             "critiques": [here],
             "futures": [here],
-            "transitions": resolve.upto("rollout", resolve.iteration),
+            "transitions": resolve.replay(),
         },
-        adapters={"critic": resolve.critic(), "improver": resolve.improver()},
+        adapters={**resolve.foreseer(), "improver": resolve.improver()},
     )
 
 
 STAGE = Stage(
     name="refinement",
-    version=1,
+    version=3,
     pool="inference",
     tables=(Refinement, Critique, Future),
-    config=("environment", "correction", "improvement.futures", "improvement.rounds"),
-    roles=("predict", "evaluate", "refine", "correct"),
-    templates=("predict", "evaluate", "refine", "choose", "correct_thought"),
+    config=(
+        "algorithm",
+        "environment",
+        "correction",
+        "improvement.futures",
+        "improvement.rounds",
+        "rollout.max_steps",
+        "rollout.uniform_until",
+    ),
+    roles=("policy", "predict", "evaluate", "refine", "correct"),
+    templates=("policy", "predict", "evaluate", "refine", "choose", "correct_thought"),
     inputs=_inputs,
     run=refinement,
 )

@@ -1,11 +1,14 @@
 """The roles, each as one call: prompt, format and reading put together, the same way in every stage."""
 
+import asyncio
+import random
 from dataclasses import dataclass
 
 from schemas.rows import Generation
 from storage.history import State
 from tasks.context import Answer, StageContext
 from tasks.engines.base import Message
+from tasks.environments.base import Environment, ListsActions
 from tasks.formats import (
     Action,
     Described,
@@ -17,7 +20,11 @@ from tasks.formats import (
     read_rewrite,
     read_verdict,
     verdict_regex,
+    write_action,
 )
+from tasks.seeding import derive_seed
+
+UNIFORM = "uniform"
 
 
 @dataclass(frozen=True)
@@ -29,12 +36,26 @@ class Judged:
     critique: str
 
 
-async def sample_action(ctx: StageContext, state: State, *, use: str, item: str) -> tuple[Answer, Action]:
-    """a ~ pi(.|s) under the plain policy prompt."""
+async def sample_action(
+    ctx: StageContext, state: State, *, use: str, item: str, uniform: float = 0.0
+) -> tuple[Answer, Action]:
+    """a ~ pi(.|s) under the plain policy prompt; with probability `uniform`, a random legal action instead."""
     form = ctx.environment.action_format
+    if uniform:
+        stream = random.Random(derive_seed(ctx.config.seed, ctx.stage, ctx.iteration, UNIFORM, item))
+        if stream.random() < uniform:
+            return _uniform_action(ctx.environment, state, stream)
     regex = action_regex(form, ctx.role("policy").line_chars)
     answer = await ctx.ask("policy", "policy", ctx.policy_messages(state), use=use, item=item, regex=regex)
     return answer, read_action(answer.text, form)
+
+
+def _uniform_action(environment: Environment, state: State, stream: random.Random) -> tuple[Answer, Action]:
+    """An action drawn uniformly from the legal ones; no model wrote it, so it has no Generation."""
+    if not isinstance(environment, ListsActions):
+        raise TypeError(f"{environment.name} does not list its legal actions; check_config refuses this")
+    action = stream.choice(environment.legal_actions(state.observation))
+    return Answer(write_action("", action), None, None, None), Action("", action, valid=True)
 
 
 def predict_messages(ctx: StageContext, state: State, action_text: str) -> tuple[Message, ...]:
@@ -42,14 +63,18 @@ def predict_messages(ctx: StageContext, state: State, action_text: str) -> tuple
     return ctx.messages("predict", state=state, action_text=action_text)
 
 
-async def predict_future(
-    ctx: StageContext, state: State, action_text: str, *, use: str, item: str, sample: int = 0
-) -> tuple[Answer, Described]:
-    """d ~ M(.|s,a)."""
+async def predict_futures(
+    ctx: StageContext, state: State, action_text: str, count: int, *, use: str, item: str
+) -> list[tuple[Answer, Described]]:
+    """d1..dk ~ M(.|s,a), under one rendered prompt."""
     messages = predict_messages(ctx, state, action_text)
     regex = future_regex(ctx.role("predict").line_chars)
-    answer = await ctx.ask("predict", "predict", messages, use=use, item=item, sample=sample, regex=regex)
-    return answer, read_future(answer.text)
+
+    async def one(sample: int) -> tuple[Answer, Described]:
+        answer = await ctx.ask("predict", "predict", messages, use=use, item=item, sample=sample, regex=regex)
+        return answer, read_future(answer.text)
+
+    return list(await asyncio.gather(*(one(number) for number in range(count))))
 
 
 @dataclass(frozen=True)

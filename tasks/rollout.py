@@ -11,7 +11,7 @@ from schemas.rows import Episode, Split, Transition
 from storage.history import State
 from tasks.context import StageContext
 from tasks.environments.base import Environment, Task
-from tasks.roles import sample_action
+from tasks.roles import UNIFORM, sample_action
 from tasks.seeding import derive_seed
 from tasks.stage import Inputs, Output, Resolver, Stage
 
@@ -25,22 +25,22 @@ class EpisodeResult:
 
 
 async def play_episode(
-    ctx: StageContext, environment: Environment, task: Task, episode_id: str, *, use: str = "policy"
+    ctx: StageContext, environment: Environment, task: Task, episode_id: str, *, uniform: float = 0.0
 ) -> EpisodeResult:
-    """Play one episode with the policy.
+    """Play one episode with the policy, or with random legal actions in a share of steps (`uniform`).
 
     The environment's own end is `done`; reaching `rollout.max_steps` is `truncated`. A request that the
     engine refuses ends the episode with status engine_error: its last step is not there, the earlier ones are
     truncated.
     """
     config, reward_is_success = ctx.config, ctx.config.environment.reward == "success"
-    version = ctx.model_version("policy", use)
+    version = ctx.model_version("policy", "policy")
     state = State((), await environment.reset(task))
     rows: list[Transition] = []
     status, error = "ok", None
     for step in range(config.rollout.max_steps):
         transition_id = f"{episode_id}/{step:03d}"
-        answer, action = await sample_action(ctx, state, use=use, item=transition_id)
+        answer, action = await sample_action(ctx, state, use="policy", item=transition_id, uniform=uniform)
         if answer.error is not None:
             status, error = answer.status, answer.error
             if rows:
@@ -69,7 +69,7 @@ async def play_episode(
                 success=outcome.success,
                 done=outcome.done,
                 truncated=truncated,
-                policy_version=version,
+                policy_version=version if answer.generation else UNIFORM,
                 token_ids=list(answer.completion.token_ids) if answer.completion else [],
                 logprobs=list(answer.completion.logprobs) if answer.completion else [],
                 generation=answer.generation,
@@ -101,12 +101,14 @@ async def play_episode(
 
 
 async def play_all(ctx: StageContext, tasks: Sequence[Task], split: Split) -> list[EpisodeResult]:
-    """Play an episode a task, all concurrently, each in an environment of its own."""
+    """Play an episode a task, all concurrently, each in an environment of its own; training episodes explore."""
+    explores = split == "train"
+    uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=True) if explores else 0.0
 
     async def play(numbered: tuple[int, Task]) -> EpisodeResult:
         number, task = numbered
         episode_id = f"{ctx.config.run}/{ctx.iteration:05d}/{split}/{number:05d}"
-        return await play_episode(ctx, ctx.new_environment(), task, episode_id)
+        return await play_episode(ctx, ctx.new_environment(), task, episode_id, uniform=uniform)
 
     return await ctx.map(enumerate(tasks), play, "episodes")
 
@@ -115,7 +117,8 @@ async def rollout(ctx: StageContext, inputs: Inputs) -> Output:
     """Play `rollout.episodes` training episodes on tasks drawn anew each iteration."""
     known = ctx.environment.tasks("train")
     stream = random.Random(derive_seed(ctx.config.seed, "rollout-tasks", ctx.iteration))
-    count = ctx.config.rollout.episodes
+    section = ctx.config.rollout
+    count = section.first_episodes or section.episodes if ctx.iteration == 0 else section.episodes
     tasks = stream.sample(known, count) if count <= len(known) else stream.choices(known, k=count)
     results = await play_all(ctx, tasks, "train")
     return Output(

@@ -83,6 +83,13 @@ class Resolver:
     | evaluator, refiner, corrector of thoughts | theta'_i | the base model |
     | distillation starts from, gives | theta'_i, theta_{i+1} | phi_i, phi_{i+1} |
     | target moves on | every step of both stages | critic steps only |
+
+    In iterations before `improvement.from_iteration` the critic alone trains (shared parameters): there theta_{i+1}
+    is theta'_i.
+
+    Algorithms without a critic (`Config.has_critic`) have policy parameters alone: theta'_i is theta_i, there is no
+    target, and with separate parameters the base model still evaluates and refines. Rollouts that take the place of
+    futures are played by theta_i. Algorithm react trains nothing: its policy is the base model in every iteration.
     """
 
     config: Config
@@ -90,6 +97,7 @@ class Resolver:
     committed: Callable[
         [str, int], Committed
     ]  # (stage, iteration); raises StageFailed when it is not committed
+    rollouts_of: Callable[[str], list[Committed]]  # (another run): all that it has committed
 
     @property
     def shared(self) -> bool:
@@ -103,6 +111,35 @@ class Resolver:
         """A stage of iterations 0..last, in order."""
         return [self.committed(stage, i) for i in range(last + 1)]
 
+    def replay(self, *, drawing: bool = False) -> list[Committed]:
+        """The rollouts whose transitions are replayed: of iterations 0..i, then all of `replay.from_runs`.
+
+        Args:
+            drawing: what can be drawn now, without this run's iterations older than `replay.max_age`; else all
+                that may have been drawn at any time.
+
+        Raises:
+            StageFailed: another run has nothing committed, or on another environment.
+        """
+        section = self.config.replay
+        oldest = 0 if section.max_age is None or not drawing else max(0, self.iteration - section.max_age)
+        parts = [self.committed("rollout", i) for i in range(oldest, self.iteration + 1)]
+        for run in section.from_runs:
+            others = self.rollouts_of(run) if run != self.config.run else []
+            if not others:
+                raise StageFailed(
+                    f"replay.from_runs: no other run '{run}' with a committed rollout is under this data root; "
+                    "correct the name, or play it first"
+                )
+            here = self.config.environment.model_dump(mode="json")
+            if any(c.manifest.determinants.config.get("environment") != here for c in others):
+                raise StageFailed(
+                    f"replay.from_runs: run '{run}' was played on another environment, or with other options, than "
+                    "this run's `environment`; remove it"
+                )
+            parts += others
+        return parts
+
     def last(self, stage: str, iteration: int) -> list[Committed]:
         """A stage of one earlier iteration; nothing before iteration 0."""
         return [self.committed(stage, iteration)] if iteration >= 0 else []
@@ -113,6 +150,14 @@ class Resolver:
             return {}
         return {"optimizer": self.committed(stage, iteration)}
 
+    def replay_samples(self) -> Committed:
+        """The stage that made this iteration's replay draw."""
+        return self.here("bellman-targets" if self.config.has_critic else "replay-draw")
+
+    def last_trained(self, iteration: int) -> str:
+        """The stage that leaves theta_{i+1} (with separate parameters: phi_{i+1}) at the end of an iteration."""
+        return "critic-sft" if iteration < self.config.improvement.from_iteration else "policy-distillation"
+
     def adapter(self, stage: str, kind: str, iteration: int) -> Adapter | None:
         """An adapter that a training stage made; None before iteration 0: the base model."""
         if iteration < 0:
@@ -121,15 +166,21 @@ class Resolver:
         entry = made.manifest.adapters[kind]
         return Adapter(entry.version, made.path / entry.folder, entry.digest)
 
+    def policy_after(self, iteration: int) -> Adapter | None:
+        """theta_{i+1} or phi_{i+1}: the policy that an iteration leaves."""
+        if self.config.algorithm == "react":
+            return None
+        stage = self.last_trained(iteration)
+        return self.adapter(stage, "critic" if stage == "critic-sft" else "policy", iteration)
+
     def policy(self) -> Adapter | None:
         """theta_i or phi_i: acts in the rollout and writes a'."""
-        return self.adapter("policy-distillation", "policy", self.iteration - 1)
+        return self.policy_after(self.iteration - 1)
 
     def target(self) -> Adapter | None:
         """theta_bar_i or psi_bar_i: writes d' and the backup, corrects targets."""
-        return self.adapter(
-            "policy-distillation" if self.shared else "critic-sft", "target", self.iteration - 1
-        )
+        before = self.iteration - 1
+        return self.adapter(self.last_trained(before) if self.shared else "critic-sft", "target", before)
 
     def critic_start(self) -> Adapter | None:
         """Where critic SFT starts from."""
@@ -139,10 +190,14 @@ class Resolver:
         """The new critic: writes futures."""
         return self.adapter("critic-sft", "critic", self.iteration)
 
+    def foreseer(self) -> dict[str, Adapter | None]:
+        """Behind the futures: the critic that predicts them, or the policy that plays them."""
+        return {"critic": self.critic()} if self.config.has_critic else {"policy": self.policy()}
+
     def actor(self) -> Adapter | None:
         """Writes the fresh action to improve."""
-        return self.critic() if self.shared else self.policy()
+        return self.critic() if self.shared and self.config.has_critic else self.policy()
 
     def improver(self) -> Adapter | None:
         """Evaluator, refiner and corrector of thoughts."""
-        return self.critic() if self.shared else None
+        return self.actor() if self.shared else None

@@ -14,7 +14,7 @@ from schemas.config import Config
 from storage.store import Store
 from tasks.engines.models import resolve_model
 from tasks.iterations import begin_iteration
-from tasks.training.adapters import adapter_tensors, fresh_adapter, save_adapter
+from tasks.training.lora import adapter_tensors, fresh_adapter, save_adapter
 from tasks.training.model import load_base
 from tests.support.committed import commit_rows
 

@@ -9,7 +9,7 @@ from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from storage.store import Store, verify
 from tasks.check import check_config
-from tasks.pipeline import STAGES, StageResult
+from tasks.pipeline import ALGORITHMS, STAGES, StageResult
 from tests.pipeline.conftest import Iterate
 
 FILE = PROJECT_ROOT / "configs" / "qwen2.5-7b-vllm.yaml"
@@ -44,7 +44,7 @@ def test_it_asks_for_vllm_a_hub_model_and_gpu_pools() -> None:
     assert config.engines["local"].backend == "vllm"
     assert config.model.name == "Qwen/Qwen2.5-7B-Instruct" and config.model.revision
     assert config.model.device == "cuda"
-    assert {STAGES[s].pool for s in STAGES} == {"inference", "training"}
+    assert {STAGES[s].pool for s in ALGORITHMS["nlac"]} == {"inference", "training"}
 
 
 def test_without_a_gpu_or_vllm_it_is_refused_with_a_remedy(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_it_runs_an_iteration_on_vllm(store: Store, iterate: Iterate) -> None:
     config = shrunk(engines={"local": engine})
     check_config(config, store.root)
     results: list[StageResult] = iterate(config)
-    assert [r.committed.manifest.stage for r in results] == list(STAGES)
+    assert [r.committed.manifest.stage for r in results] == list(ALGORITHMS["nlac"])
     assert verify(store) == []
     transitions = results[0].committed.scan("transitions").collect()
     assert transitions["token_ids"].list.len().min() > 0

@@ -10,7 +10,7 @@ import pytest
 from schemas.config import Config
 from storage.store import Store, StoreError
 from tasks.iterations import begin_iteration, run_iteration
-from tasks.pipeline import STAGES, StageResult, decide, run_stage
+from tasks.pipeline import ALGORITHMS, StageResult, decide, run_stage
 from tests.pipeline.conftest import Iterate
 
 
@@ -25,7 +25,7 @@ def test_a_second_run_of_the_same_iteration_reuses_everything(
     first = iterate(config, 0)
     assert reused(first) == []
     again = iterate(config, 0)
-    assert reused(again) == list(STAGES)
+    assert reused(again) == list(ALGORITHMS["nlac"])
     assert [r.committed.path for r in again] == [r.committed.path for r in first]
 
 
@@ -65,7 +65,7 @@ def test_a_changed_field_recomputes_the_stages_that_use_it(
 ) -> None:
     iterate(make_config(), 0)
     changed = make_config(improvement={"states": 5})
-    for stage in STAGES:
+    for stage in ALGORITHMS["nlac"]:
         decision = decide(store, changed, stage, 0, frozen=False)
         assert decision.reuse is (stage != "critique"), stage
     (reason,) = decide(store, changed, "critique", 0, frozen=False).reasons
@@ -80,7 +80,7 @@ def test_paths_and_concurrency_change_nothing(
     iterate(config, 0)
     rules = config.engines["rules"].model_copy(update={"max_batch": 3})
     other = config.model_copy(update={"engines": {"rules": rules}})
-    assert all(decide(store, other, stage, 0, frozen=False).reuse for stage in STAGES)
+    assert all(decide(store, other, stage, 0, frozen=False).reuse for stage in ALGORITHMS["nlac"])
 
 
 def test_a_changed_prompt_is_named(
@@ -111,7 +111,7 @@ def test_force_commits_a_new_attempt_and_equal_data_leaves_the_rest_valid(
         "cot-correction", "critic-sft", "critique", "refinement", "policy-distillation", "evaluation",
     }  # fmt: skip
     again = iterate(config, 0)
-    assert reused(again) == list(STAGES)
+    assert reused(again) == list(ALGORITHMS["nlac"])
     assert not any(e.stale for e in store.current("trial", 0).stages.values())
 
 

@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from flows.environment import STACK_MARK
-from tasks.pipeline import STAGES
+from tasks.iterations import frozen_config
+from tasks.pipeline import ALGORITHMS
 from tests.server.conftest import LocalStack, wait_until
 
 pytestmark = pytest.mark.server
@@ -37,7 +38,8 @@ def test_a_failed_stage_and_later_ones_alone_run_again_on_retry(stack: LocalStac
     assert failed["state_type"] == "FAILED"
     assert "critique" in failed["state"]["message"]
     assert f"prefect flow-run retry {run}" in failed["state"]["message"]
-    before, broken, after = list(STAGES)[:4], "critique", list(STAGES)[5:]
+    stages = list(ALGORITHMS["nlac"])
+    before, broken, after = stages[:4], "critique", stages[5:]
     assert [name for _, name, _ in stack.steps(run)] == [*before, broken]
     folders = {stage: stack.store.committed("trial", stage, 0) for stage in before}
     assert stack.store.committed("trial", broken, 0) is None
@@ -48,13 +50,13 @@ def test_a_failed_stage_and_later_ones_alone_run_again_on_retry(stack: LocalStac
     assert stack.finish(run)["state_type"] == "COMPLETED"
     second = {name: state for attempt, name, state in stack.steps(run) if attempt == 2}
     assert second == {**dict.fromkeys(before, "Reused"), **dict.fromkeys([broken, *after], "Completed")}
-    stages = [child["name"].removesuffix("-trial-0") for child in stack.children(run)]
-    assert stages == [*before, broken, broken, *after]
+    dispatched = [child["name"].removesuffix("-trial-0") for child in stack.children(run)]
+    assert dispatched == [*before, broken, broken, *after]
     assert {stage: stack.store.committed("trial", stage, 0) for stage in before} == folders
 
     again = stack.nlac("iterate", *stack.options, "--iteration", "0").stdout
     table = [line.split() for line in again.split("Iteration 0 of run 'trial'")[1].splitlines()]
-    assert [row[0] for row in table if row[-1:] == ["reused"]] == list(STAGES)
+    assert [row[0] for row in table if row[-1:] == ["reused"]] == stages
     for expected in (
         f"The data lies in {stack.data / 'trial'}",
         "mlflow-ui",
@@ -129,3 +131,18 @@ def test_training_chains_iterations_and_goes_on_from_finished_ones(stack: LocalS
     for iteration in (0, 1):
         evaluated = stack.store.committed("chained", "evaluation", iteration)
         assert evaluated is not None and evaluated.manifest.tables["evaluations"].rows == 1
+
+
+def test_training_takes_an_algorithm_which_its_iterations_keep(stack: LocalStack) -> None:
+    parameters = {"config": str(stack.config), "run": "prompted", "algorithm": "react"}
+    run = stack.start("training", iterations=2, **parameters)
+    assert stack.finish(run)["state_type"] == "COMPLETED"
+    assert stack.store.iterations("prompted") == [0, 1]
+    frozen = frozen_config(stack.store, "prompted", 1)
+    assert frozen is not None and frozen.algorithm == "react"
+    assert stack.store.committed("prompted", "rollout", 1) is None
+    refused = stack.finish(stack.start("training", iterations=3, **{**parameters, "algorithm": "rft"}))
+    assert refused["state_type"] == "FAILED"
+    assert "holds iterations of algorithm react" in refused["state"]["message"]
+    with pytest.raises(AssertionError, match="algorithm"):
+        stack.start("iteration", algorithm="sarsa")

@@ -7,7 +7,8 @@ import yaml
 
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, data_root, dump_config, load_config
-from tasks.check import check_config, plan
+from tasks.check import check_config
+from tasks.plan import plan
 
 
 def write(folder: Path, text: str) -> Path:
@@ -29,7 +30,7 @@ def test_shipped_configurations_load_and_dump_to_themselves(file: Path, tmp_path
         ("replay: {transition: 3}", "replay.transition: unknown field"),
         ("seed: many", "seed: .*valid integer.*'many'"),
         ("replay: {alpha: -1}", "replay.alpha: .*greater than or equal to 0"),
-        ("target: {tau: 0}", "target.tau: "),
+        ("target: {tau: 1.5}", "target.tau: "),
         ("run: ../escape", "run: "),
         ("run: [", "not valid YAML"),
         ("- a", "must hold fields"),

@@ -96,9 +96,9 @@ def test_splits_are_disjoint_and_ids_stable() -> None:
 def test_acceptance_is_found_by_playing_the_past_again() -> None:
     game = TextArena()
     task = next(t for t in game.tasks("train") if not asyncio.run(_wins(t, "[10]")))
-    assert asyncio.run(would_accept(TextArena(), task, [], "[10]"))
-    assert not asyncio.run(would_accept(TextArena(), task, ["[10]"], "[10]"))  # tried already
-    assert not asyncio.run(would_accept(TextArena(), task, [], "[42]"))
+    assert asyncio.run(would_accept(TextArena(), task, [], "", "[10]"))
+    assert not asyncio.run(would_accept(TextArena(), task, ["[10]"], "", "[10]"))  # tried already
+    assert not asyncio.run(would_accept(TextArena(), task, [], "", "[42]"))
 
 
 async def _wins(task: object, action: str) -> bool:

@@ -1,0 +1,85 @@
+"""Algorithm self_distillation: k rollouts from (s, a) with the current policy, as text, in place of predicted
+futures.
+
+The environment is brought back to s by playing the episode's actions again, so it must be `replayable`.
+"""
+
+import asyncio
+
+from schemas.rows import Future
+from storage.history import State
+from tasks.context import StageContext
+from tasks.environments.base import Step, Task
+from tasks.formats import read_action
+from tasks.roles import UNIFORM, sample_action
+
+
+async def play_futures(
+    ctx: StageContext, task: Task, state: State, text: str, action: str, critique_id: str
+) -> list[Future]:
+    """Play `improvement.futures` episodes on from (s, a), each with random streams of its own.
+
+    Args:
+        ctx: the stage's context; its inputs hold the adapter "policy".
+        task: the task that s belongs to.
+        state: s.
+        text: a, as it was written.
+        action: the environment action in it.
+        critique_id: the judgement that reads them.
+    """
+    numbers = range(ctx.config.improvement.futures)
+    return list(
+        await asyncio.gather(*(_play_future(ctx, task, state, text, action, critique_id, n) for n in numbers))
+    )
+
+
+async def _play_future(
+    ctx: StageContext, task: Task, state: State, text: str, action: str, critique_id: str, number: int
+) -> Future:
+    uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=False)
+    row = Future(
+        run=ctx.config.run,
+        iteration=ctx.iteration,
+        future_id=f"{critique_id}/f/{number}",
+        critique_id=critique_id,
+        thought="",
+        description="",
+        malformed=False,
+        source="rollout",
+        policy_version=UNIFORM if uniform else ctx.model_version("policy", "policy"),
+    )
+    environment, form = ctx.new_environment(), ctx.environment.action_format
+    seen = await environment.reset(task)
+    for turn in state.turns:
+        seen = (await environment.step(read_action(turn.text, form).action)).observation
+    if seen != state.observation:
+        error = "the same actions did not lead back to the state; is the environment replayable?"
+        return row.model_copy(update={"status": "not_replayed", "error": error})
+    told: list[str] = []
+    reward = 0.0
+    while True:
+        outcome = await environment.step(action)
+        by_success = ctx.config.environment.reward == "success"
+        reward += float(outcome.success) if by_success else outcome.reward
+        told.append(f"Environment: {_line(outcome.observation)}")
+        if outcome.done or outcome.truncated or len(state.turns) + 1 >= ctx.config.rollout.max_steps:
+            description = " ".join([*told, f"{_ending(outcome)}; reward {reward:g}."])
+            return row.model_copy(update={"description": description})
+        state = state.after(text, outcome.observation)
+        item = f"{row.future_id}/{len(state.turns):03d}"
+        answer, parsed = await sample_action(ctx, state, use="policy", item=item, uniform=uniform)
+        if answer.error:
+            return row.model_copy(update={"status": answer.status, "error": answer.error})
+        text, action = answer.text, parsed.action
+        told.append(f"Agent: {_line(action)}")
+
+
+def _ending(last: Step) -> str:
+    """How a rollout ended, by the task's own rules or by a cap."""
+    if not last.done:
+        return "The episode was cut off before its end"
+    return "The task succeeded" if last.success else "The task failed"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
