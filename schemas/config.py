@@ -153,7 +153,7 @@ class RolloutSection(Section):
 class ReplaySection(Section):
     """Prioritised replay over all iterations (Schaul et al. 2016)."""
 
-    transitions: PositiveInt = Field(64, description="transitions drawn an iteration, with replacement")
+    transitions: PositiveInt = Field(48, description="transitions drawn an iteration, with replacement")
     alpha: NonNegative = Field(0.6, description="exponent on priorities; 0 is uniform")
     beta: NonNegative = Field(0.4, description="exponent of the importance weights; 1 corrects fully")
     epsilon: PositiveFloat = Field(0.01, description="added to every priority, so none is never drawn")
