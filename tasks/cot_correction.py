@@ -25,7 +25,7 @@ async def cot_correction(ctx: StageContext, inputs: Inputs) -> Output:
     """Correct every usable target.
 
     Raises:
-        StageFailed: there is none.
+        StageFailed: there is none, or the engine scores none of them.
     """
     targets: list[BellmanTarget] = [t for t in inputs.rows("bellman_targets") if t.status == "ok"]
     if not targets:
@@ -38,6 +38,8 @@ async def cot_correction(ctx: StageContext, inputs: Inputs) -> Output:
         return await correct_target(ctx, target, transitions[target.transition_id])
 
     rows = await ctx.map(targets, work, "targets")
+    if all(row.status == "score_failed" for row in rows):
+        raise StageFailed(f"no corrected target could be scored under the backup prompt: {rows[0].error}")
     count = len(rows)
     bootstrapped = [r for r in rows if r.discount_next is not None]
     return Output(

@@ -6,6 +6,8 @@ completion. Before the first update every target is scored: p_i = max(0, mean ov
 log p_B - log p_theta), the priorities of the next draws. After every step the target parameters follow (EMA).
 """
 
+from collections import Counter
+
 import numpy as np
 
 from schemas.rows import CorrectedTarget, Priority, TrainingRow, TrainingStep
@@ -13,7 +15,7 @@ from tasks.context import StageContext
 from tasks.examples import critic_examples, refined_examples, replayed_examples
 from tasks.fine_tuning import Source, fine_tune
 from tasks.replayed import load_replayed
-from tasks.stage import Inputs, Output, Resolver, Stage
+from tasks.stage import Inputs, Output, Resolver, Stage, StageFailed
 
 
 async def critic_sft(ctx: StageContext, inputs: Inputs) -> Output:
@@ -29,6 +31,13 @@ async def critic_sft(ctx: StageContext, inputs: Inputs) -> Output:
     main = Source(
         "corrected_targets", critic_examples(ctx, targets, inputs.rows("replay_samples"), transitions)
     )
+    if not main.examples:
+        counts = Counter(target.status for target in targets)
+        first = next((t.error for t in targets if t.error), "no reason given")
+        said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+        raise StageFailed(
+            f"nothing to train on: of {len(targets)} corrected targets {said}; the first: {first}"
+        )
     if refinements:
         other = Source("refinements", refined_examples(ctx, refinements, transitions))
     else:

@@ -231,7 +231,33 @@ class VllmEngine:
 
     def _lora_arguments(self) -> dict[str, Any]:
         rank = next((rank for rank in RANKS if rank >= self._model.lora.r), RANKS[-1])
-        return {"enable_lora": True, "max_lora_rank": rank, "max_loras": 2, "max_cpu_loras": 4}
+        modules: str | list[str] | None = self._model.lora.target_modules
+        if isinstance(modules, str):  # "all-linear", or a pattern, which vLLM has no option for
+            all_linear = modules == "all-linear"
+            modules = linear_modules(self._path, self._model.revision) if all_linear else None
+        return {
+            "enable_lora": True,
+            "max_lora_rank": rank,
+            "max_loras": 2,
+            "max_cpu_loras": 4,
+            "lora_target_modules": modules,
+        }
+
+
+def linear_modules(path: Path | str, revision: str | None = None) -> list[str]:
+    """Names of a model's linear layers but for its output layer: what peft means by "all-linear".
+
+    Named to vLLM, because by itself it puts LoRA on the output layer too, whose LoRA code then takes the positions
+    of prompt log-probabilities for requests and brings the engine down (0.32, two scoring requests at once).
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(path), revision=revision))
+    head = model.get_output_embeddings()
+    linear = (n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head)
+    return sorted({name.rpartition(".")[2] for name in linear})
 
 
 def is_lora(adapter: Adapter) -> bool:

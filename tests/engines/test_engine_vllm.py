@@ -13,7 +13,7 @@ import pytest
 
 from schemas.config import EngineSection, ModelSection
 from tasks.engines import build_engine
-from tasks.engines.base import Adapter, Message, Request, Sampling
+from tasks.engines.base import Adapter, Message, Request, Sampling, ScoreRequest
 from tasks.engines.reaper import watch
 
 OWNER = """
@@ -86,3 +86,41 @@ def test_a_full_checkpoint_is_played_without_a_tokenizer_beside_it(real_model: P
         return answer.text
 
     assert asyncio.run(play())
+
+
+@pytest.mark.vllm
+def test_many_scores_at_once_beside_generation_are_those_of_one_alone(
+    real_model: Path, real_adapter: Adapter, tmp_path: Path
+) -> None:
+    pytest.importorskip("vllm")
+
+    def messages(number: int) -> tuple[Message, ...]:
+        return (
+            Message(role="user", content=f"Guess a number. {'It is small. ' * (number % 7)}Turn {number}"),
+        )
+
+    async def both() -> None:
+        engine = build_engine(
+            EngineSection(backend="vllm", max_batch=8),
+            ModelSection(name=str(real_model), device="cpu"),
+            tmp_path,
+        )
+        try:
+            requests = [
+                ScoreRequest(messages(n), ("Future:", f" found after {n} turns"), (None, real_adapter)[n % 2])
+                for n in range(12)
+            ]
+            writing = [
+                engine.generate(Request(messages(n), Sampling(max_tokens=24, seed=n))) for n in range(12)
+            ]
+            together, _ = await asyncio.gather(
+                asyncio.gather(*(engine.score(r) for r in requests)), asyncio.gather(*writing)
+            )
+            for request, scores in zip(requests[:4], together, strict=False):
+                alone = await engine.score(request)
+                for one, other in zip(alone.segments, scores.segments, strict=True):
+                    assert one == pytest.approx(other, abs=0.3)  # bfloat16, in another batch
+        finally:
+            await engine.close()
+
+    asyncio.run(both())

@@ -301,3 +301,24 @@ def test_labels_say_where_their_words_come_from(store: Store, make_config: MakeC
     assert set(going_on.select(names).rows()) == {(0.0, 0.5, 0.0)}
     metrics = store.committed("trial", "cot-correction", 0).manifest.metrics
     assert [metrics[name] for name in names] == [0.0, 0.5, 0.0]
+
+
+def deaf(request: Request) -> str:
+    """The number game's player, on an engine that breaks when it is to score."""
+    return number_game(request)
+
+
+def _refuse(request: ScoreRequest) -> Scores:
+    raise RuntimeError("the engine went down")
+
+
+deaf.score = _refuse  # type: ignore[attr-defined]
+
+
+def test_an_engine_that_scores_nothing_fails_the_stage_with_its_own_words(
+    store: Store, make_config: MakeConfig
+) -> None:
+    config = make_config("tests.pipeline.test_backup:deaf")
+    with pytest.raises(StageFailed, match=r"no corrected target could be scored.*the engine went down"):
+        run(store, config, *TO_LABELS)
+    assert store.committed(config.run, "cot-correction", 0) is None
