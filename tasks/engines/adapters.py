@@ -82,7 +82,7 @@ class AdapterPool:
                 yield self._base
         elif adapter is None:
             yield self._base
-        elif self._merge or not is_lora(adapter):
+        elif self._merge or not adapter.is_lora:
             yield self._copy(adapter)
         else:
             yield self._beside(adapter)
@@ -93,7 +93,7 @@ class AdapterPool:
             return self._copies[adapter.digest]
         while len(self._copies) >= COPIES:
             self._copies.popitem(last=False)
-        if is_lora(adapter):
+        if adapter.is_lora:
             with naming(adapter):
                 model = PeftModel.from_pretrained(
                     copy.deepcopy(self._base), str(adapter.path)
@@ -124,11 +124,6 @@ class AdapterPool:
         while len(self._loaded) > ADAPTERS:
             self._peft.delete_adapter(self._loaded.popitem(last=False)[0])
         return self._base
-
-
-def is_lora(adapter: Adapter) -> bool:
-    """A LoRA adapter, rather than a full checkpoint."""
-    return (adapter.path / "adapter_config.json").is_file()
 
 
 @contextmanager

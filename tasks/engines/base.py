@@ -31,6 +31,11 @@ class Adapter:
     path: Path
     digest: str
 
+    @property
+    def is_lora(self) -> bool:
+        """A LoRA adapter, rather than a full checkpoint."""
+        return (self.path / "adapter_config.json").is_file()
+
 
 @dataclass(frozen=True)
 class Sampling:

@@ -170,7 +170,7 @@ class VllmEngine:
         if self._closed:
             raise EngineError("the engine is closed")
         lora, key = None, ""
-        if adapter is not None and (self._section.merge_adapters or not is_lora(adapter)):
+        if adapter is not None and (self._section.merge_adapters or not adapter.is_lora):
             key = adapter.digest
         elif adapter is not None:
             number = self._lora_ids.setdefault(adapter.digest, len(self._lora_ids) + 1)
@@ -260,14 +260,9 @@ def linear_modules(path: Path | str, revision: str | None = None) -> list[str]:
     return sorted({name.rpartition(".")[2] for name in linear})
 
 
-def is_lora(adapter: Adapter) -> bool:
-    """A LoRA adapter, rather than a full checkpoint."""
-    return (adapter.path / "adapter_config.json").is_file()
-
-
 def merged_checkpoint(base: Path | str, model: ModelSection, adapter: Adapter, cache_dir: Path) -> Path:
     """A checkpoint of the base with an adapter merged in, made once; a full checkpoint is its own."""
-    if not is_lora(adapter):
+    if not adapter.is_lora:
         return adapter.path
     target = cache_dir / "merged" / adapter.digest
     if (target / "config.json").is_file():

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_rows import by_hand, critic, policy
+from tiny_rows import CRITICS, by_hand, train_tiny
 from transformers import AutoModelForCausalLM
 
 from schemas.config import ModelSection, TrainingSection
@@ -16,10 +16,8 @@ from tasks.engines.chat import ChatTokenizer
 from tasks.training.adapters import adapter_digest
 from tasks.training.data import encode
 from tasks.training.records import TrainingError, TrainingResult
-from tasks.training.trainer import train
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=2, learning_rate=0.003)
-CRITICS, POLICIES = [critic(i, 0.2 + i / 10) for i in range(6)], [policy(i) for i in range(3)]
 FILES = ["config.json", "generation_config.json", "model.safetensors"]
 
 
@@ -29,18 +27,7 @@ def full(model_section: ModelSection) -> ModelSection:
 
 
 def run(model: ModelSection, out: Path, section: TrainingSection = SECTION, **changes: Any) -> TrainingResult:
-    arguments: dict[str, Any] = {
-        "start": None,
-        "target": None,
-        "optimizer": None,
-        "tau": 0.25,
-        "mix": 0.25,
-        "main": CRITICS,
-        "other": POLICIES,
-        "seed": 7,
-        "on_step": lambda record, total: None,
-    }
-    return train(model=model, section=section, out=out, **(arguments | changes))
+    return train_tiny(model, out, section, **({"tau": 0.25} | changes))
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

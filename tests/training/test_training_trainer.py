@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_rows import by_hand, critic, policy
+from tiny_rows import CRITICS, POLICIES, by_hand, policy, train_tiny
 
 from schemas.config import ModelSection, TrainingSection
 from schemas.rows import Row, TrainingStep
@@ -18,26 +18,13 @@ from tasks.training.adapters import WEIGHTS, form_of
 from tasks.training.data import encode
 from tasks.training.model import load_base
 from tasks.training.records import NothingToTrain, StepRecord, TrainingError, TrainingResult
-from tasks.training.trainer import train
 from tasks.training.tuned import make_tuned
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=2, learning_rate=0.01)
-CRITICS, POLICIES = [critic(i, 0.2 + i / 10) for i in range(6)], [policy(i) for i in range(3)]
 
 
 def run(model: ModelSection, out: Path, section: TrainingSection = SECTION, **changes: Any) -> TrainingResult:
-    arguments: dict[str, Any] = {
-        "start": None,
-        "target": None,
-        "optimizer": None,
-        "tau": 0.5,
-        "mix": 0.25,
-        "main": CRITICS,
-        "other": POLICIES,
-        "seed": 7,
-        "on_step": lambda record, total: None,
-    }
-    return train(model=model, section=section, out=out, **(arguments | changes))
+    return train_tiny(model, out, section, **changes)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

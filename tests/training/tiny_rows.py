@@ -1,9 +1,15 @@
 """Rows for the tiny model, and their log-probabilities the slow way."""
 
+from pathlib import Path
+from typing import Any
+
 import torch
 from transformers import PreTrainedModel
 
+from schemas.config import ModelSection, TrainingSection
 from tasks.training.data import Encoded, Example
+from tasks.training.records import TrainingResult
+from tasks.training.trainer import train
 
 
 def critic(number: int, weight: float = 1.0) -> Example:
@@ -39,3 +45,22 @@ def by_hand(model: PreTrainedModel, row: Encoded) -> torch.Tensor:
     logprobs = model(input_ids=torch.tensor([ids])).logits[0].float().log_softmax(-1)
     first = len(row.prompt_ids)
     return torch.stack([logprobs[first + i - 1, token] for i, token in enumerate(row.label_ids)])
+
+
+CRITICS, POLICIES = [critic(i, 0.2 + i / 10) for i in range(6)], [policy(i) for i in range(3)]
+
+
+def train_tiny(model: ModelSection, out: Path, section: TrainingSection, **changes: Any) -> TrainingResult:
+    """Train on CRITICS, with POLICIES mixed in; `changes` replace arguments of `train`."""
+    arguments: dict[str, Any] = {
+        "start": None,
+        "target": None,
+        "optimizer": None,
+        "tau": 0.5,
+        "mix": 0.25,
+        "main": CRITICS,
+        "other": POLICIES,
+        "seed": 7,
+        "on_step": lambda record, total: None,
+    }
+    return train(model=model, section=section, out=out, **(arguments | changes))
