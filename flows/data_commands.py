@@ -1,4 +1,4 @@
-"""The commands of `nlac` that look at data: sql, verify, explain, config, export, play, mlflow-ui.
+"""The commands of `nlac` about data: sql, verify, explain, config, export, play, demonstrate, mlflow-ui.
 
 Everything heavy is imported inside the commands, so that `nlac --help` answers at once.
 """
@@ -37,7 +37,28 @@ def register(app: typer.Typer) -> None:
     app.add_typer(configuration, name="config")
     app.add_typer(exports, name="export")
     app.command("play")(play)
+    app.command("demonstrate")(demonstrate)
     app.command("mlflow-ui")(mlflow_ui)
+
+
+def demonstrate(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Parquet file to write; must not be there yet")
+    ],
+    rows: Annotated[int, typer.Option(min=1, help="demonstrations of each of the five roles")] = 160,
+    seed: Annotated[int, typer.Option(min=0, help="of the games and the guesses")] = 0,
+) -> None:
+    """Write demonstrations for a warm start: GuessTheNumber, told from random play."""
+    from tasks.environments.guess_number import demonstrations
+
+    if file.exists():
+        fail(f"{file}: is there already, and nothing is overwritten; give another name, or remove it", USAGE)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        demonstrations(rows, seed).write_parquet(file)
+    except OSError as error:
+        fail(f"{file}: can't be written ({error.strerror})", FAILED)
+    typer.echo(f"{file}: {rows} demonstrations each of policy, predict, bootstrap, evaluate and refine")
 
 
 def sql(

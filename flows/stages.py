@@ -122,6 +122,7 @@ def stage_flow(stage: str) -> "Flow[..., State]":
     return made
 
 
+warm_start = stage_flow("warm-start")
 rollout = stage_flow("rollout")
 replay_draw = stage_flow("replay-draw")
 bellman_targets = stage_flow("bellman-targets")

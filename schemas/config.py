@@ -190,11 +190,11 @@ class CorrectionSection(Section):
     )
 
 
-class TrainingSection(Section):
-    """One training stage."""
+class FineTuningSection(Section):
+    """Batches and steps of a fine-tuning."""
 
     epochs: PositiveInt = Field(1, description="passes over the stage's own rows")
-    batch_rows: PositiveInt = Field(16, description="rows an optimizer step, both roles together")
+    batch_rows: PositiveInt = Field(16, description="rows an optimizer step, all roles together")
     micro_batch_rows: PositiveInt = Field(
         4, description="rows computed at once; gradients add up to the batch"
     )
@@ -202,6 +202,25 @@ class TrainingSection(Section):
     warmup_steps: int = Field(0, ge=0, description="linear warm-up")
     weight_decay: NonNegative = Field(0.0, description="AdamW weight decay")
     clip_norm: PositiveFloat = Field(1.0, description="global gradient norm cap")
+
+    def rate_share(self, iteration: int) -> float:
+        """Share of learning_rate in an iteration."""
+        return 1.0
+
+
+class WarmStartSection(FineTuningSection):
+    """Before iteration 0: a cold start for models too small to play their roles from the prompt alone."""
+
+    file: str | None = Field(
+        None, description="Parquet of demonstrations, a row an answer of one role (docs/warm-start.md), looked up from "
+        "the working directory, then from the project's root. The model fine-tuned on them takes the base model's "
+        "place as what every role begins from; empty: no warm start"
+    )  # fmt: skip
+
+
+class TrainingSection(FineTuningSection):
+    """One training stage of an iteration."""
+
     mix: Share | None = Field(
         None, description="share of each batch's rows that come from the other role, so that shared parameters don't "
         "forget its format; empty: 0.25 with shared parameters, 0 with separate ones"
@@ -242,9 +261,10 @@ class BackupSection(Section):
     top_k: PositiveInt = Field(
         20, description="token_kl: most likely tokens kept at a position, renormalised"
     )
-    draws: PositiveInt = Field(
-        1, description="J, independent draws of (a', d') for a backup that is not terminal. The label is written from "
-        "the first; a priority takes log p_B as the log of the mean over all, which tightens its bound on the KL"
+    draws: int = Field(
+        1, ge=0, description="J, independent draws of (a', d') for a backup that is not terminal. The label is written "
+        "from the first; a priority takes log p_B as the log of the mean over all, which tightens its bound on the KL. "
+        "0: no bootstrapping, labels tell of one step alone (an ablation)"
     )  # fmt: skip
     shuffle_labels: bool = Field(
         False, description="deal the labels out to the wrong rows: a negative control, which must not learn"
@@ -258,7 +278,7 @@ class TargetSection(Section):
 
 
 class AnchorSection(Section):
-    """What holds the trained parameters to the base model, in both training stages: fine-tuning on one task forgets
+    """What holds the trained parameters to the base model, in every training stage: fine-tuning on one task forgets
     general instruction following (paper, appendix B.6)."""
 
     kl: NonNegative = Field(
@@ -357,6 +377,7 @@ class Config(Section):
     backup: BackupSection = BackupSection()
     target: TargetSection = TargetSection()
     anchor: AnchorSection = AnchorSection()
+    warm_start: WarmStartSection = WarmStartSection()
     improvement: ImprovementSection = ImprovementSection()
     evaluation: EvaluationSection = EvaluationSection()
     pools: PoolsSection = PoolsSection()
@@ -397,9 +418,9 @@ class Config(Section):
         """Whether the algorithm trains a successor."""
         return self.algorithm in WITH_CRITIC
 
-    def mix(self, stage: Literal["critic", "policy"]) -> float:
+    def mix(self, stage: Literal["critic", "policy", "warm_start"]) -> float:
         """Share of the other role's rows in a batch, with the default resolved; 0 without a critic."""
-        if not self.has_critic:
+        if not self.has_critic or stage == "warm_start":
             return 0.0
         share = getattr(self, stage).mix
         return float(share) if share is not None else (0.25 if self.parameters == "shared" else 0.0)

@@ -24,6 +24,12 @@ def data_root(explicit: str | Path | None = None) -> Path:
     return Path(chosen).expanduser().resolve()
 
 
+def find_file(named: str | Path) -> Path:
+    """The file a user names: a relative path is looked up from the working directory, then from the project's root."""
+    file = Path(named).expanduser()
+    return file if file.is_absolute() or file.exists() else PROJECT_ROOT / file
+
+
 def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read a YAML configuration and check every field.
 
@@ -35,9 +41,7 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | N
     Raises:
         ConfigError: the file is missing, not YAML, or a field is unknown or of the wrong type.
     """
-    file = Path(path) if path is not None else DEFAULT_CONFIG
-    if not file.is_absolute() and not file.exists():
-        file = PROJECT_ROOT / file
+    file = find_file(path) if path is not None else DEFAULT_CONFIG
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

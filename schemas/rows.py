@@ -212,17 +212,61 @@ class CorrectedTarget(Row):
     discount_both: float | None = Field(None, description="share that both have; the rest is in neither")
 
 
+class PastTurn(BaseModel):
+    """One past step of a demonstrated state."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    observation: str = Field(description="what was seen")
+    text: str = Field(description="what was answered")
+
+
+class TriedAction(BaseModel):
+    """An action and its critique, as the refiner is shown them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    action_text: str = Field(description="the action")
+    optimal: bool = Field(description="its verdict")
+    critique: str = Field(description="the reason of the verdict")
+
+
+class Demonstration(Row):
+    """One answer of a role, demonstrated; what a warm start trains on. From `role` on these are the columns of the
+    Parquet file that warm_start.file names."""
+
+    TABLE: ClassVar[str] = "demonstrations"
+    demonstration_id: str = Field(description="run/demonstration/number of the row in the file")
+    role: Literal["policy", "predict", "bootstrap", "evaluate", "refine"] = Field(description="who answers")
+    turns: list[PastTurn] = Field([], description="the state's past turns")
+    observation: str = Field(description="the observation to act on")
+    action_text: str | None = Field(None, description="predict, bootstrap, evaluate: the action in question")
+    next_observation: str | None = Field(None, description="bootstrap: what it led to")
+    reward: float | None = Field(None, description="bootstrap: r")
+    next_action_text: str | None = Field(None, description="bootstrap: a'; NULL at the end of an episode")
+    next_future: str | None = Field(None, description="bootstrap: d', with a'")
+    futures: list[str] | None = Field(None, description="evaluate: the futures to judge by")
+    attempts: list[TriedAction] | None = Field(None, description="refine: the actions so far")
+    thought: str = Field("", description="answer of policy, refine, predict, bootstrap: its thought")
+    answer: str = Field(
+        description="the environment action (policy, refine), the description (predict, bootstrap), the reason "
+        "(evaluate)"
+    )
+    optimal: bool | None = Field(None, description="answer of evaluate: its verdict")
+
+
 class TrainingRow(Row):
     """One row trained on: what went into an adapter version."""
 
     TABLE: ClassVar[str] = "training_rows"
     VERSION: ClassVar[int] = 2
-    stage: str = Field(description="critic-sft or policy-distillation")
-    role: Literal["critic", "policy", "chat"] = Field(
-        description="which role's prompt and loss; chat: general conversation"
+    stage: str = Field(description="critic-sft, policy-distillation or warm-start")
+    role: Literal["critic", "policy", "chat", "demonstration"] = Field(
+        description="which role's prompt and loss; chat: general conversation; demonstration: its own role's"
     )
     source_table: str = Field(
-        description="corrected_targets, refinements or transitions; chat_file: no table, anchor.chat_file"
+        description="corrected_targets, refinements, transitions or demonstrations; chat_file: no table, "
+        "anchor.chat_file"
     )
     source_id: str = Field(description="id in that table; chat/number of the line in the file")
     adapter_version: str = Field(description="adapter version this row helped to train")
@@ -241,7 +285,8 @@ class TrainingStep(Row):
     adapter_version: str = Field(description="adapter version being trained")
     step: int = Field(description="0-based optimizer step of this stage")
     loss: float = Field(
-        description="critic_loss + policy_loss + chat_loss + anchor.kl * anchor_kl (nats per token)"
+        description="critic_loss + policy_loss + chat_loss + anchor.kl * anchor_kl (nats per token); a warm start's "
+        "over all of its rows"
     )
     critic_loss: float | None = Field(
         None, description="mean over critic rows of w * NLL; NULL without such rows"
@@ -399,6 +444,6 @@ TABLES: dict[str, type[Row]] = {
     model.TABLE: model
     for model in (
         Episode, Transition, ReplaySample, BellmanTarget, CorrectedTarget, TrainingRow, TrainingStep, Priority,
-        Future, Critique, Refinement, Evaluation, Retention,
+        Future, Critique, Refinement, Evaluation, Retention, Demonstration,
     )
 }  # fmt: skip

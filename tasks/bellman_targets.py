@@ -4,7 +4,7 @@ B(.|s,a,r,s',a',d').
 Not done: a' ~ pi(.|s') by the current policy, d' ~ M_target(.|s',a'), then B, both with the target
 parameters. Done: B writes the description from r and s' alone. A truncated step is not done: it bootstraps
 from s'. With `backup.draws` J > 1, J - 1 further (a', d') are drawn beside the one that the description is written
-from: cot-correction scores the label under all of them.
+from: cot-correction scores the label under all of them. With J = 0 there is no bootstrap: B writes from r and s' alone.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ async def bellman_target(ctx: StageContext, sample: ReplaySample, transition: Re
         description="",
         malformed=False,
     )
-    if not transition.done:
+    if not transition.done and ctx.config.backup.draws:
         numbers = ("", *(f"/{n}" for n in range(1, ctx.config.backup.draws)))
         row, *others = await asyncio.gather(
             *(bootstrapped(ctx, row, transition.next_state, f"{item}{number}") for number in numbers)
@@ -164,6 +164,7 @@ def backup_of(target: BellmanTarget, transition: Replayed) -> Backup:
         action_text=transition.text,
         next_observation=transition.next_observation,
         reward=transition.reward,
+        terminal=transition.done,
         next_action_text=None if transition.done else target.next_action_text,
         next_future=None if transition.done else target.next_future,
     )

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from prompts import NAMES, PromptError, template_text
 from schemas.config import Config, RolesSection
-from schemas.load import ConfigError
+from schemas.load import ConfigError, find_file
 from tasks.context import role_templates
 from tasks.conversations import BrokenConversations, chat_file, load_conversations
+from tasks.demonstrations import BrokenDemonstrations, read_demonstrations
 from tasks.engines import EngineConfigError, check_engine, declared_capabilities
 from tasks.engines.models import ModelError, check_model
 from tasks.environments import UnusableEnvironment, make_environment
@@ -64,6 +65,7 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
         except PromptError as error:
             yield f"roles: {error}"
     yield from _general_chat(config)
+    yield from _warm_start(config)
     yield from _data_root(root)
 
 
@@ -124,6 +126,15 @@ def _general_chat(config: Config) -> Iterator[str]:
             load_conversations(chat_file(config.anchor))
         except BrokenConversations as error:
             yield f"anchor.chat_file: {error}"
+
+
+def _warm_start(config: Config) -> Iterator[str]:
+    """Demonstrations that can't be read."""
+    if config.warm_start.file is not None:
+        try:
+            read_demonstrations(find_file(config.warm_start.file))
+        except BrokenDemonstrations as error:
+            yield f"warm_start.file: {error}"
 
 
 def _scoring(config: Config, engine: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from schemas.config import AnchorSection
-from schemas.load import PROJECT_ROOT
+from schemas.load import find_file
 from tasks.engines.base import Message
 from tasks.stage import StageFailed
 
@@ -53,10 +53,7 @@ class _Line(BaseModel):
 def chat_file(section: AnchorSection) -> Path:
     """What `anchor.chat_file` names, looked up from the working directory, then from the project's root; empty: the
     shipped file."""
-    if section.chat_file is None:
-        return GENERAL_CHAT
-    named = Path(section.chat_file).expanduser()
-    return named if named.is_absolute() or named.exists() else PROJECT_ROOT / named
+    return GENERAL_CHAT if section.chat_file is None else find_file(section.chat_file)
 
 
 def load_conversations(path: Path) -> list[Conversation]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from prompts import template_digest
 from schemas.config import Config
+from schemas.load import find_file
 from schemas.manifest import Determinants, Manifest
 from tasks.context import role_templates
 from tasks.conversations import RETENTION, chat_file, content_digest
@@ -62,6 +63,10 @@ def _contents(stage: Stage, config: Config) -> dict[str, Any]:
         anchor = config.anchor
         digest = content_digest(chat_file(anchor)) if anchor.chat_share else None
         values["anchor"] = {"kl": anchor.kl, "chat_share": anchor.chat_share, "chat_file": digest}
+    if "warm_start" in stage.config:
+        section = config.warm_start
+        digest = content_digest(find_file(section.file)) if section.file else None
+        values["warm_start"] = {**section.model_dump(mode="json"), "file": digest}
     if "evaluation.retention" in stage.config and config.evaluation.retention:
         values["evaluation.retention"] = content_digest(RETENTION)
     return values

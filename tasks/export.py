@@ -15,7 +15,7 @@ from tasks.engines.models import resolve_model
 from tasks.iterations import frozen_config
 from tasks.training.adapters import form_of
 
-DISTILLATION = "policy-distillation"
+DISTILLATION, WARM_START = "policy-distillation", "warm-start"
 NOTE = "nlac.json"
 
 
@@ -29,7 +29,7 @@ class Policy:
 
     Attributes:
         config: the iteration's frozen configuration; the shipped one where nothing was run yet.
-        iteration: the iteration that trained it; None for the untrained model.
+        iteration: the iteration that trained it; None for the untrained or warm-started model.
         adapter: None for the untrained model.
     """
 
@@ -44,8 +44,8 @@ def find_policy(store: Store, run: str, iteration: int | None = None) -> Policy:
     Args:
         store: the artifact store.
         run: the run.
-        iteration: which; None takes the newest that has one, and the untrained model where none has. With algorithm
-            react that is the policy of every iteration.
+        iteration: which; None takes the newest that has one, and where none has the model that iteration 0 begins
+            from: warm-started, or untrained. With algorithm react that is the policy of every iteration.
 
     Raises:
         ExportError: that iteration trained no policy.
@@ -56,7 +56,7 @@ def find_policy(store: Store, run: str, iteration: int | None = None) -> Policy:
         committed = store.committed(run, DISTILLATION, number)
         if committed is not None:
             config = frozen_config(store, run, number) or load_config(None, {"run": run})
-            return Policy(config, number, policy_adapter(committed))
+            return Policy(config, number, committed_adapter(committed))
     latest = known[-1] if known and iteration is None else iteration
     begun = frozen_config(store, run, latest) if latest is not None else None
     if iteration is not None and (begun is None or begun.algorithm != "react"):
@@ -64,13 +64,16 @@ def find_policy(store: Store, run: str, iteration: int | None = None) -> Policy:
             f"iteration {iteration} of run '{run}' has no trained policy (there are iterations: "
             f"{', '.join(map(str, known)) or 'none'}); run it first: prefect deployment run nlac/iteration"
         )
-    return Policy(begun or load_config(None, {"run": run}), None, None)
+    warm = store.committed(run, WARM_START, 0) if known else None
+    return Policy(
+        begun or load_config(None, {"run": run}), None, warm and committed_adapter(warm, "warm_start")
+    )
 
 
-def policy_adapter(committed: Committed) -> Adapter:
-    """The policy adapter in a committed policy-distillation folder."""
+def committed_adapter(committed: Committed, kind: str = "policy") -> Adapter:
+    """An adapter in a committed folder."""
     committed.check(content=False)
-    entry = committed.manifest.adapters["policy"]
+    entry = committed.manifest.adapters[kind]
     return Adapter(version=entry.version, path=committed.path / entry.folder, digest=entry.digest)
 
 

@@ -1,4 +1,4 @@
-"""What both training stages share: run the trainer, turn its records into rows."""
+"""What all training stages share: run the trainer, turn its records into rows."""
 
 import asyncio
 import random
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from schemas.config import TrainingSection
+from schemas.config import FineTuningSection
 from schemas.rows import TrainingRow, TrainingStep
 from tasks.context import StageContext
 from tasks.conversations import chat_file, load_conversations
@@ -38,9 +38,9 @@ class Trained:
 async def fine_tune(
     ctx: StageContext,
     *,
-    section: Literal["critic", "policy"],
+    section: Literal["critic", "policy", "warm_start"],
     main: Source,
-    other: Source,
+    other: Source | None = None,
     moves_target: bool,
 ) -> Trained:
     """Train from `inputs.adapters["start"]`; leaves adapter, target and optimizer state in the workdir.
@@ -48,7 +48,7 @@ async def fine_tune(
     Args:
         ctx: the stage's context; its inputs hold adapters "start" and "target", and the file "optimizer" if
             carried.
-        section: which training section of the configuration.
+        section: which training section of the configuration; also the kind of adapter that comes out.
         main: the stage's own rows.
         other: rows of the other role, mixed in by the section's share.
         moves_target: whether the target parameters follow these steps.
@@ -58,12 +58,12 @@ async def fine_tune(
     """
     from tasks.training.trainer import train
 
-    kind = "critic" if section == "critic" else "policy"
-    version = f"{kind}@{ctx.iteration:05d}:{ctx.fingerprint}"
+    version = f"{section}@{ctx.iteration:05d}:{ctx.fingerprint}"
     mix = ctx.config.mix(section)
+    other = other or Source("transitions", [])
     start, target = ctx.inputs.adapters["start"], ctx.inputs.adapters["target"]
     carried = ctx.inputs.files.get("optimizer")
-    training: TrainingSection = getattr(ctx.config, section)
+    training: FineTuningSection = getattr(ctx.config, section)
     chat = general_chat(ctx, training.batch_rows, training.epochs * len(main.examples))
 
     def on_step(record: StepRecord, total: int) -> None:

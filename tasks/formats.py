@@ -95,6 +95,11 @@ class Verdict:
     reason: str
 
 
+def write_verdict(optimal: bool, reason: str) -> str:
+    """The text of a verdict."""
+    return f"Optimal: {'yes' if optimal else 'no'}\nReason: {reason}"
+
+
 def read_verdict(text: str) -> Verdict:
     """Read 'Optimal: yes|no' and the reason."""
     match = _VERDICT.fullmatch(text)

@@ -25,6 +25,7 @@ from tasks import (
     refinement,
     replay_draw,
     rollout,
+    warm_start,
 )
 from tasks.commit import commit_output
 from tasks.context import StageContext
@@ -36,8 +37,8 @@ from tasks.stage import Inputs, Resolver, Stage, StageFailed
 STAGES: dict[str, Stage] = {
     module.STAGE.name: module.STAGE
     for module in (
-        rollout, replay_draw, bellman_targets, cot_correction, critic_sft, critique, refinement, policy_distillation,
-        evaluation,
+        warm_start, rollout, replay_draw, bellman_targets, cot_correction, critic_sft, critique, refinement,
+        policy_distillation, evaluation,
     )
 }  # fmt: skip
 
@@ -87,14 +88,15 @@ class StageResult:
 
 
 def stages_of(config: Config, iteration: int) -> list[str]:
-    """The stages of an iteration, in order: those of the algorithm, improvement from its first iteration on,
-    evaluation every `evaluation.every`-th one."""
+    """The stages of an iteration, in order: before iteration 0 a warm start, if one is configured; then those of the
+    algorithm, improvement from its first iteration on, evaluation every `evaluation.every`-th one."""
     left_out = set()
     if (iteration + 1) % config.evaluation.every:
         left_out.add("evaluation")
     if iteration < config.improvement.from_iteration:
         left_out |= IMPROVEMENT
-    return [name for name in ALGORITHMS[config.algorithm] if name not in left_out]
+    first = [warm_start.STAGE.name] if config.warm_start.file and iteration == 0 else []
+    return first + [name for name in ALGORITHMS[config.algorithm] if name not in left_out]
 
 
 def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> Inputs:
@@ -103,7 +105,9 @@ def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> 
     Raises:
         StageFailed: one of them is not committed yet; it is named. Or the stage is none of the algorithm's.
     """
-    if stage not in ALGORITHMS[config.algorithm]:
+    if stage == warm_start.STAGE.name:
+        warm_start.refuse_unfit(config, iteration)
+    elif stage not in ALGORITHMS[config.algorithm]:
         raise StageFailed(
             f"{stage} is no stage of algorithm {config.algorithm} (its stages: "
             f"{', '.join(ALGORITHMS[config.algorithm])}); run one of those, or another run with another algorithm"

@@ -38,6 +38,7 @@ def plan(config: Config) -> list[PlanRow]:
     label = roles.bootstrap.max_tokens
     played = f"episodes x {turns} steps at most"
     bounds = {
+        "warm-start": (0, 0, "the rows of warm_start.file"),
         "rollout": (config.rollout.episodes * turns, roles.policy.max_tokens, played),
         "bellman-targets": (
             (1 + 2 * config.backup.draws) * drawn,

@@ -57,9 +57,7 @@ async def rejection_fine_tuning(ctx: StageContext, inputs: Inputs) -> Output:
     drawn = stream.sample(ids, min(ctx.config.replay.transitions, len(ids)))
     transitions = load_replayed(inputs, drawn)
     main = Source("transitions", replayed_examples(ctx, (transitions[i] for i in drawn)))
-    trained = await fine_tune(
-        ctx, section="policy", main=main, other=Source("transitions", []), moves_target=False
-    )
+    trained = await fine_tune(ctx, section="policy", main=main, moves_target=False)
     return Output(
         tables={"training_rows": trained.rows, "training_steps": trained.steps},
         rows_in=len(drawn),

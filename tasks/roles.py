@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from schemas.rows import Generation
@@ -79,18 +80,15 @@ async def predict_futures(
 
 @dataclass(frozen=True)
 class Backup:
-    """What the backup reads: (s, a, r, s'), and a' and d' unless the transition is terminal."""
+    """What the backup reads: (s, a, r, s'), and a' and d' unless the transition is terminal (or bootstrapping off)."""
 
     state: State
     action_text: str
     next_observation: str
     reward: float
+    terminal: bool
     next_action_text: str | None = None
     next_future: str | None = None
-
-    @property
-    def terminal(self) -> bool:
-        return self.next_action_text is None
 
     @property
     def privileged(self) -> tuple[str, ...]:
@@ -126,14 +124,26 @@ async def back_up(ctx: StageContext, backup: Backup, *, use: str, item: str) -> 
     return answer, read_future(answer.text)
 
 
+def judge_messages(
+    ctx: StageContext, state: State, action_text: str, futures: Sequence[str]
+) -> tuple[Message, ...]:
+    """The evaluate prompt."""
+    return ctx.messages("evaluate", state=state, action_text=action_text, futures=futures)
+
+
 async def judge(
     ctx: StageContext, state: State, action_text: str, futures: list[str], *, use: str, item: str
 ) -> tuple[Answer, Verdict]:
     """q ~ E(.|s,a,d1..dk)."""
-    messages = ctx.messages("evaluate", state=state, action_text=action_text, futures=futures)
+    messages = judge_messages(ctx, state, action_text, futures)
     regex = verdict_regex(ctx.role("evaluate").line_chars)
     answer = await ctx.ask("evaluate", "evaluate", messages, use=use, item=item, regex=regex)
     return answer, read_verdict(answer.text)
+
+
+def refine_messages(ctx: StageContext, state: State, attempts: Sequence[Judged]) -> tuple[Message, ...]:
+    """The refine prompt."""
+    return ctx.messages("refine", state=state, attempts=attempts)
 
 
 async def refine(
@@ -141,7 +151,7 @@ async def refine(
 ) -> tuple[Answer, Action]:
     """a_r ~ pi_r(.|s, earlier (action, critique) pairs)."""
     form = ctx.environment.action_format
-    messages = ctx.messages("refine", state=state, attempts=attempts)
+    messages = refine_messages(ctx, state, attempts)
     regex = action_regex(form, ctx.role("refine").line_chars)
     answer = await ctx.ask("refine", "refine", messages, use=use, item=item, regex=regex)
     return answer, read_action(answer.text, form)

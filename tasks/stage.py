@@ -90,6 +90,8 @@ class Resolver:
     Algorithms without a critic (`Config.has_critic`) have policy parameters alone: theta'_i is theta_i, there is no
     target, and with separate parameters the base model still evaluates and refines. Rollouts that take the place of
     futures are played by theta_i. Algorithm react trains nothing: its policy is the base model in every iteration.
+
+    With a warm start (`warm_start.file`) the fine-tuned model stands wherever the base model would.
     """
 
     config: Config
@@ -158,10 +160,14 @@ class Resolver:
         """The stage that leaves theta_{i+1} (with separate parameters: phi_{i+1}) at the end of an iteration."""
         return "critic-sft" if iteration < self.config.improvement.from_iteration else "policy-distillation"
 
+    def base(self) -> Adapter | None:
+        """What every role begins from: the warm-started model; None: the base model."""
+        return None if self.config.warm_start.file is None else self.adapter("warm-start", "warm_start", 0)
+
     def adapter(self, stage: str, kind: str, iteration: int) -> Adapter | None:
-        """An adapter that a training stage made; None before iteration 0: the base model."""
+        """An adapter that a training stage made; before iteration 0, `base`."""
         if iteration < 0:
-            return None
+            return self.base()
         made = self.committed(stage, iteration)
         entry = made.manifest.adapters[kind]
         return Adapter(entry.version, made.path / entry.folder, entry.digest)
@@ -169,7 +175,7 @@ class Resolver:
     def policy_after(self, iteration: int) -> Adapter | None:
         """theta_{i+1} or phi_{i+1}: the policy that an iteration leaves."""
         if self.config.algorithm == "react":
-            return None
+            return self.base()
         stage = self.last_trained(iteration)
         return self.adapter(stage, "critic" if stage == "critic-sft" else "policy", iteration)
 
@@ -200,4 +206,4 @@ class Resolver:
 
     def improver(self) -> Adapter | None:
         """Evaluator, refiner and corrector of thoughts."""
-        return self.actor() if self.shared else None
+        return self.actor() if self.shared else self.base()

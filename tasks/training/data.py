@@ -18,8 +18,8 @@ class TooLong(Exception):
     """A row does not fit into the context. The message is what the row's `error` column will hold."""
 
 
-# Whose prompt and loss: the successor's, the policy's, or those of general conversation.
-RowRole = Literal["critic", "policy", "chat"]
+# Whose prompt and loss: the successor's, the policy's, those of general conversation, or any role's demonstrations.
+RowRole = Literal["critic", "policy", "chat", "demonstration"]
 # Token ids, and their probabilities.
 Distribution = tuple[tuple[int, ...], tuple[float, ...]]
 

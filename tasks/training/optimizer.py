@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from schemas.config import TrainingSection
+from schemas.config import FineTuningSection
 from tasks.training.records import TrainingError
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -30,7 +30,7 @@ class Optimizer:
     def __init__(
         self,
         parameters: Mapping[str, torch.nn.Parameter],
-        section: TrainingSection,
+        section: FineTuningSection,
         state: Path | None,
         rate_share: float = 1.0,
     ) -> None:

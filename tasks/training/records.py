@@ -16,7 +16,7 @@ class StepRecord:
     """One optimizer step; the fields are those of `schemas.rows.TrainingStep`."""
 
     step: int  # 0-based within the stage
-    loss: float  # critic_loss + policy_loss + chat_loss + coefficient * anchor_kl, nats per token
+    loss: float  # of all roles, + coefficient * anchor_kl, nats per token
     critic_loss: float | None  # None without such rows
     policy_loss: float | None
     chat_loss: float | None

@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 import torch
 
 from tasks.training.anchor import Anchor, anchored_losses
-from tasks.training.data import Encoded
+from tasks.training.data import Encoded, RowRole
 from tasks.training.loss import row_coefficients, token_losses
 from tasks.training.optimizer import Optimizer
 from tasks.training.records import StepRecord, TrainingError
 from tasks.training.tuned import Tuned
 
-ROLES = ("critic", "policy", "chat")
+ROLES = get_args(RowRole)
 
 
 def micro_batches(rows: Sequence[Encoded], size: int) -> Iterator[list[Encoded]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from peft.helpers import disable_input_dtype_casting
 
-from schemas.config import AnchorSection, ModelSection, TrainingSection
+from schemas.config import AnchorSection, FineTuningSection, ModelSection
 from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.training.anchor import make_anchor
@@ -23,7 +23,7 @@ from tasks.training.tuned import Tuned, make_tuned, target_tensors
 def train(
     *,
     model: ModelSection,
-    section: TrainingSection,
+    section: FineTuningSection,
     start: Path | None,
     target: Path | None,
     optimizer: Path | None,
@@ -48,7 +48,7 @@ def train(
         section: batches, rate, epochs.
         start: what to go on from, of the form that `model.train` says; None starts from the model itself.
         target: target parameters so far; None: they are the parameters started from.
-        optimizer: state to carry; None, or `optimizer: reset` in the section, starts afresh.
+        optimizer: state to carry; None starts afresh.
         tau: share the target takes over a step; None leaves the target alone and writes none.
         mix: share of rows of the other role in a batch.
         main: the stage's own rows, each trained on once an epoch.
@@ -83,8 +83,7 @@ def train(
 
     tuned = make_tuned(model, start, seed)
     held = make_anchor(anchor.kl, frozenset(row.row_id for row in own), tuned, model)
-    carried = optimizer if section.optimizer == "carry" else None
-    adamw = Optimizer(tuned.parameters, section, carried, rate_share)
+    adamw = Optimizer(tuned.parameters, section, optimizer, rate_share)
     average = None if tau is None else TargetParameters(target_tensors(tuned, model, target), tau)
     steps: list[StepRecord] = []
     # peft casts each adapter's input to the adapter's float32, and autocast would only cast it back.

@@ -157,6 +157,31 @@ def test_further_draws_leave_the_label_alone_and_enter_the_priority(
     assert not single_scores["priority"].equals(scores["priority"])
 
 
+def test_without_bootstrapping_the_backup_is_told_of_one_step_and_of_no_end(
+    store: Store, make_config: MakeConfig
+) -> None:
+    config = make_config(
+        rules="tests.pipeline.test_backup:repeating", replay={"transitions": 24}, backup={"draws": 0}
+    )
+    run(store, config, *TO_LABELS)
+    rows = table(store, config, "bellman-targets")
+    for column in ("next_action", "next_future", "other_draws"):
+        assert rows[column].is_null().all()
+    told = dict(rows.select("terminal", "description").unique(subset="terminal").rows())
+    assert told == {True: "The episode ended there.", False: "What comes after is not known."}
+
+
+def repeating(request: Request) -> str:
+    """The player, whose backups repeat what their prompt says of the rest of the episode."""
+    if role_of(request) != "bootstrap":
+        return number_game(request)
+    said = request.messages[-1]["content"].partition("Reward: ")[2].splitlines()
+    return f"Thought: so it is\nFuture: {said[1]}"
+
+
+repeating.score = _score  # type: ignore[attr-defined]
+
+
 def never_twice(request: Request) -> str:
     """The player, whose d' is empty for every second random stream."""
     return "" if role_of(request) == "predict" and request.sampling.seed % 2 else number_game(request)
