@@ -3,8 +3,9 @@
     python -m benchmarks.ablations
 
 Runs are those of `benchmarks.learning_curve` with one section of the configuration changed, in processes of their own;
-a run that is there already is not repeated, nor are those of `make learn`, which are the whole algorithm. Figures are means over the last three iterations, then over seeds, with
-the least and the largest seed. No bars: what comes out is reported. Figures go to benchmarks/out/ablations.json.
+a run that is there already is not repeated, nor are those of `make learn`, which are the whole algorithm. Figures are
+means over the last three iterations, then over seeds, with the least and the largest seed. No bars: what comes out is
+reported. Figures go to benchmarks/out/ablations.json.
 """
 
 import json
