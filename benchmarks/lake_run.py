@@ -99,10 +99,8 @@ def configure(job: Job, model: Path) -> Config:
 async def measuring(store: Store, config: Config, iteration: int) -> AsyncIterator[StageContext]:
     """A stage's surroundings with the policy and critic that an iteration left, to ask them questions."""
     policy = resolve_inputs(store, config, "evaluation", iteration).adapters["policy"]
-    critic = None
-    if config.algorithm == "nlac":
-        made = store.committed(config.run, "critic-sft", iteration)
-        assert made is not None
+    critic = policy
+    if config.has_critic:
         critic = resolve_inputs(store, config, "critique", iteration).adapters["critic"]
     ctx = StageContext(
         config=config,

@@ -24,7 +24,7 @@ from tasks.seeding import derive_seed
 
 LOWEST, HIGHEST = 1, 20
 ROLES = ("policy", "predict", "bootstrap", "evaluate", "refine")
-_HINT = re.compile(r"target number is (higher|lower)")
+HINT = re.compile(r"target number is (higher|lower)")
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ async def play(environment: TextArena, number: int, stream: random.Random) -> li
     while not done:
         guess = untried.pop()
         step = await environment.step(f"[{guess}]")
-        found = None if step.done else _HINT.search(step.observation)
+        found = None if step.done else HINT.search(step.observation)
         hint = found[1] if found else None
         steps.append((turns, observation, span, guess, step.observation, hint))
         turns = (*turns, (observation, write_action(summary(span, guess), f"[{guess}]")))

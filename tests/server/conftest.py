@@ -103,6 +103,15 @@ class LocalStack:
         wait_until(lambda: self.run(flow_run)["state_type"] in final, seconds, f"the end of {flow_run}")
         return self.run(flow_run)
 
+    def retry(self, flow_run: str, seconds: float = 180) -> dict[str, Any]:
+        """Retry a flow run as a user would, and wait for the second attempt's end."""
+        self.prefect("flow-run", "retry", flow_run)
+        deadline = time.monotonic() + seconds
+        while (now := self.run(flow_run))["run_count"] < 2:
+            assert time.monotonic() < deadline, f"no second attempt within {seconds:.0f} s: {now['state']}"
+            time.sleep(0.2)
+        return self.finish(flow_run)
+
     def children(self, flow_run: str) -> list[dict[str, Any]]:
         """Flow runs it started, oldest first."""
         wanted = {"flow_runs": {"parent_flow_run_id": {"any_": [flow_run]}}, "sort": "START_TIME_ASC"}

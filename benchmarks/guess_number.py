@@ -1,0 +1,191 @@
+"""NLAC with one small language model in every role: GuessTheNumber after a warm start, against no NLAC.
+
+    python -m benchmarks.guess_number [--minutes 60] [--data DIR]
+
+Runs configs/guess_number_smollm2.yaml in this process through the program's own stages: demonstrations from random
+play, the warm start, its policy evaluated (algorithm react), then as many iterations as are begun before the minutes
+are over; started again, it goes on. Each policy plays the same games with the same seeds. What is printed, and written
+to benchmarks/out/guess_number.json, is a table without bars: a null result is a result.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import comb
+from pathlib import Path
+from typing import Annotated
+
+import polars as pl
+import typer
+
+from benchmarks.checks import OUT, machine, write_checks
+from benchmarks.lake_run import measuring
+from schemas.config import Config
+from schemas.load import load_config
+from storage.history import rebuild_states
+from storage.store import Store
+from tasks.environments.guess_number import HINT, demonstrations
+from tasks.formats import read_action
+from tasks.iterations import run_iteration
+from tasks.pipeline import stages_of
+from tasks.roles import predict_futures
+
+CONFIG = "configs/guess_number_smollm2.yaml"
+JUDGED = 128
+
+
+@dataclass
+class Measured:
+    """A policy and its critic.
+
+    Attributes:
+        name: the run's iteration, or "warm start".
+        success, low, high: rate over the evaluation games, with its 95% Wilson interval.
+        invalid: share of actions that the game refused or that did not parse.
+        turns: mean actions a game.
+        won_alone, lost_alone: games that this policy wins and the warm-started one does not, and the reverse.
+        p: two-sided exact McNemar test of those.
+        hints: share of predicted futures that name the hint which then followed.
+        best_hints: the share that naming the likelier hint would have got right.
+        malformed: share of predicted futures without their format.
+        seconds: of its stages, the warm start (in iteration 0) and the evaluation included.
+    """
+
+    name: str
+    success: float
+    low: float
+    high: float
+    invalid: float
+    turns: float
+    won_alone: int
+    lost_alone: int
+    p: float
+    hints: float
+    best_hints: float
+    malformed: float
+    seconds: float
+
+
+def mcnemar(won: int, lost: int) -> float:
+    """Two-sided exact p of `won` and `lost` discordant pairs under fair coins (McNemar 1947)."""
+    pairs, fewer = won + lost, min(won, lost)
+    tail: float = sum(comb(pairs, n) for n in range(fewer + 1)) / 2**pairs
+    return min(1.0, 2 * tail)
+
+
+def likelier(guesses: Sequence[tuple[int, str]], guess: int) -> str:
+    """The likelier hint on a guess, given earlier guesses and their hints; every number left is as likely."""
+    left = [n for n in range(1, 21) if all((n > g) == (hint == "higher") and n != g for g, hint in guesses)]
+    chances = {"higher": sum(n > guess for n in left), "lower": sum(n < guess for n in left)}
+    return max(chances, key=lambda hint: chances[hint])
+
+
+async def critic_fidelity(store: Store, config: Config, iteration: int) -> tuple[float, float, float]:
+    """Shares of futures with the right hint, of right hints had the likelier one been named, and of malformed ones.
+
+    Of evaluation games' steps that a hint followed on, JUDGED drawn at random; one future of each.
+    """
+    made = store.committed(config.run, "evaluation", iteration)
+    assert made is not None
+    steps = made.scan("transitions").filter(pl.col("next_observation").str.contains(HINT.pattern)).collect()
+    drawn = steps.sample(min(JUDGED, steps.height), seed=0)
+    states = rebuild_states(made.scan("transitions"), drawn["transition_id"])
+    rows = drawn.select("transition_id", "raw_action", "next_observation").rows()
+    async with measuring(store, config, iteration) as ctx:
+        form = ctx.environment.action_format
+
+        def guessed(text: str) -> int:
+            return int(read_action(text, form).action.strip("[]"))
+
+        async def one(row: tuple[str, str, str]) -> tuple[bool, bool, bool]:
+            identity, text, seen = row
+            [(_, future)] = await predict_futures(ctx, states[identity], text, 1, use="critic", item=identity)
+            state = states[identity]
+            observations = [*(turn.observation for turn in state.turns[1:]), state.observation]
+            past = [
+                (guessed(turn.text), said[1])
+                for turn, seen_then in zip(state.turns, observations, strict=False)
+                if (said := HINT.search(seen_then))
+            ]
+            truth = HINT.search(seen)
+            assert truth is not None
+            named = f"hint is {truth[1]}" in future.description
+            return named, likelier(past, guessed(text)) == truth[1], future.malformed
+
+        results = await asyncio.gather(*(one(row) for row in rows))
+    right, best, malformed = (sum(column) / len(results) for column in zip(*results, strict=True))
+    return right, best, malformed
+
+
+async def measure(
+    store: Store, config: Config, iteration: int, baseline: dict[str, bool], name: str
+) -> Measured:
+    """One policy's evaluation and its critic's fidelity."""
+    made = store.committed(config.run, "evaluation", iteration)
+    assert made is not None
+    row = made.scan("evaluations").collect().row(0, named=True)
+    games = dict(made.scan("episodes").select("task_id", "success").collect().rows())
+    won = sum(games[task] and not baseline[task] for task in games)
+    lost = sum(baseline[task] and not games[task] for task in games)
+    right, best, malformed = await critic_fidelity(store, config, iteration)
+    stages = (store.committed(config.run, stage, iteration) for stage in stages_of(config, iteration))
+    seconds = sum(done.manifest.seconds for done in stages if done)
+    return Measured(
+        name, row["success_rate"], row["success_low"], row["success_high"], row["invalid_action_rate"],
+        row["mean_turns"], won, lost, mcnemar(won, lost), right, best, malformed, seconds,
+    )  # fmt: skip
+
+
+def line(m: Measured) -> str:
+    """A row of the table, as Markdown."""
+    return (
+        f"| {m.name} | {m.success:.3f} ({m.low:.3f}-{m.high:.3f}) | {m.invalid:.3f} | {m.turns:.1f} | "
+        f"+{m.won_alone} -{m.lost_alone} (p {m.p:.2g}) | {m.hints:.2f} of {m.best_hints:.2f} | {m.malformed:.2f} | "
+        f"{m.seconds:.0f} |"
+    )
+
+
+HEAD = (
+    "| policy | success | invalid | turns | against warm start | hints foreseen | malformed | seconds |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+
+
+async def experiment(data: Path, minutes: float) -> None:
+    """Warm start, its evaluation, iterations; a line each."""
+    file = data / "guess_number.parquet"
+    if not file.exists():
+        data.mkdir(parents=True, exist_ok=True)
+        demonstrations(160, 0).write_parquet(file)
+    store = Store(data)
+    content = load_config(CONFIG).model_dump()
+    content["warm_start"]["file"] = str(file)
+    config = Config.model_validate(content)
+    react = Config.model_validate({**content, "run": f"{config.run}-react", "algorithm": "react"})
+    print(f"{machine()}\n\n{HEAD}", flush=True)
+    await run_iteration(store, react, 0)
+    evaluated = store.committed(react.run, "evaluation", 0)
+    assert evaluated is not None
+    baseline = dict(evaluated.scan("episodes").select("task_id", "success").collect().rows())
+    rows = [await measure(store, react, 0, baseline, "warm start")]
+    print(line(rows[0]), flush=True)
+    clock, iteration = time.monotonic(), 0
+    while time.monotonic() - clock < 60 * minutes:
+        await run_iteration(store, config, iteration)
+        rows.append(await measure(store, config, iteration, baseline, f"iteration {iteration}"))
+        print(line(rows[-1]), flush=True)
+        iteration += 1
+    print(f"written to {write_checks('guess_number', [], policies=[asdict(m) for m in rows])}")
+
+
+def main(
+    minutes: Annotated[float, typer.Option(help="no iteration is begun after them")] = 60.0,
+    data: Annotated[Path, typer.Option(help="data root")] = OUT / "guess_number",
+) -> None:
+    """Run the experiment; started again, it goes on where it stopped."""
+    asyncio.run(experiment(data, minutes))
+
+
+if __name__ == "__main__":
+    typer.run(main)
