@@ -12,6 +12,7 @@ from tasks.context import StageContext
 from tasks.environments.base import Step, Task
 from tasks.formats import read_action
 from tasks.roles import UNIFORM, sample_action
+from tasks.transcript import Ending, Transcript, write_transcript
 
 
 async def play_futures(
@@ -55,31 +56,28 @@ async def _play_future(
     if seen != state.observation:
         error = "the same actions did not lead back to the state; is the environment replayable?"
         return row.model_copy(update={"status": "not_replayed", "error": error})
-    told: list[str] = []
+    observations: list[str] = []
+    actions: list[str] = []
     reward = 0.0
     while True:
         outcome = await environment.step(action)
         by_success = ctx.config.environment.reward == "success"
         reward += float(outcome.success) if by_success else outcome.reward
-        told.append(f"Environment: {_line(outcome.observation)}")
+        observations.append(outcome.observation)
         if outcome.done or outcome.truncated or len(state.turns) + 1 >= ctx.config.rollout.max_steps:
-            description = " ".join([*told, f"{_ending(outcome)}; reward {reward:g}."])
-            return row.model_copy(update={"description": description})
+            played = Transcript(observations, actions, _ending(outcome), reward)
+            return row.model_copy(update={"description": write_transcript(played)})
         state = state.after(text, outcome.observation)
         item = f"{row.future_id}/{len(state.turns):03d}"
         answer, parsed = await sample_action(ctx, state, use="policy", item=item, uniform=uniform)
         if answer.error:
             return row.model_copy(update={"status": answer.status, "error": answer.error})
         text, action = answer.text, parsed.action
-        told.append(f"Agent: {_line(action)}")
+        actions.append(action)
 
 
-def _ending(last: Step) -> str:
+def _ending(last: Step) -> Ending:
     """How a rollout ended, by the task's own rules or by a cap."""
     if not last.done:
-        return "The episode was cut off before its end"
-    return "The task succeeded" if last.success else "The task failed"
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
+        return "cut_off"
+    return "success" if last.success else "failure"

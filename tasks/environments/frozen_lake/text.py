@@ -1,4 +1,5 @@
-"""How the lake is written: observations of 14 words, and the small grammar of descriptions of futures.
+"""How the lake is written: observations of 14 words, and the small grammar of descriptions of futures, in which a
+future that was played is read too.
 
 An observation names the agent's cell, the goal's, what lies left, down, right and up of the agent, and the
 holes, filled up to a fixed number so that all observations have the same length:
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, cast
 
+from tasks.transcript import Ending, read_transcript
+
 ACTIONS = ("left", "down", "right", "up")  # gymnasium's numbering, and the order of the neighbours
 MOVES = ((0, -1), (1, 0), (0, 1), (-1, 0))
 ICE, HOLE, GOAL, WALL = ".", "H", "G", "/"
@@ -27,6 +30,7 @@ LONGEST = 16  # the largest N; what lies further is unclear
 
 Cell = tuple[int, int]
 Outcome = Literal["goal", "hole", "unclear"]
+_OUTCOMES: dict[Ending, Outcome] = {"success": "goal", "failure": "hole", "cut_off": "unclear"}
 _CELL = re.compile(r"r(\d+)c(\d+)")
 _DESCRIPTION = re.compile(
     r"(?P<now>goal|hole) now|to (?P<cell>r\d+c\d+) then (?:unclear|(?P<later>goal|hole) n(?P<n>\d+))"
@@ -126,6 +130,32 @@ def read_description(text: str) -> Foreseen | None:
     return Foreseen(cast(Outcome, found["later"]), steps, found["cell"]) if 2 <= steps <= LONGEST else None
 
 
+def read_played(text: str) -> Foreseen | None:
+    """What the description of a played future would have said; None where the text tells of none on this lake.
+
+    Its steps are counted and its end is the one it states: nothing is planned on the map. As in a description, what
+    was cut off, or took longer than LONGEST, is unclear.
+    """
+    played = read_transcript(text)
+    if played is None:
+        return None
+    outcome, steps = _OUTCOMES[played.ending], len(played.observations)
+    if outcome != "unclear" and steps == 1:
+        return Foreseen(outcome, 1, None)
+    try:
+        cell = write_cell(read_observation(played.observations[0]).agent)
+    except ValueError:
+        return None
+    if outcome == "unclear" or steps > LONGEST:
+        return Foreseen("unclear", None, cell)
+    return Foreseen(outcome, steps, cell)
+
+
+def read_future(text: str) -> Foreseen | None:
+    """Read a future, predicted (a description) or played (a rollout's text); None where it is neither."""
+    return read_description(text) or read_played(text)
+
+
 def well_formed(description: str) -> bool:
     """Whether a description follows the grammar, N between 2 and LONGEST included."""
     return read_description(description) is not None
@@ -143,7 +173,7 @@ def one_step_earlier(cell: str, later: Foreseen | None) -> Foreseen:
     return Foreseen(later.outcome, later.steps + 1, cell)
 
 
-def mean_value(descriptions: Sequence[str], gamma: float) -> float:
-    """The mean value of some futures; one that can't be read is worth 0."""
-    read = map(read_description, descriptions)
-    return sum(future.value(gamma) if future else 0.0 for future in read) / len(descriptions)
+def mean_value(futures: Sequence[str], gamma: float) -> float:
+    """The mean value of some futures, predicted or played; one that can't be read is worth 0."""
+    read = map(read_future, futures)
+    return sum(future.value(gamma) if future else 0.0 for future in read) / len(futures)
