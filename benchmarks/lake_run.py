@@ -25,13 +25,13 @@ from storage.store import Store
 from tasks.context import StageContext
 from tasks.environments.frozen_lake import FrozenLake
 from tasks.environments.frozen_lake.maps import Lake
-from tasks.environments.frozen_lake.roles import judged_optimal
 from tasks.environments.frozen_lake.text import (
     ACTIONS,
     mean_value,
     read_observation,
     well_formed,
 )
+from tasks.environments.frozen_lake.verdict import judged_optimal
 from tasks.environments.frozen_lake.word_model import make_word_model
 from tasks.formats import write_action
 from tasks.iterations import run_iteration

@@ -1,14 +1,19 @@
 """The scripted roles of the frozen lake, asked as the pipeline asks them: through the environment's templates."""
 
+import math
+
 import pytest
 
 from prompts import render
 from storage.history import State
-from tasks.engines.base import Message, Request, Sampling
+from tasks.engines.base import Message, Request, Sampling, ScoreRequest
+from tasks.engines.scripted import capabilities, load_rules
 from tasks.environments.frozen_lake import FrozenLake
-from tasks.environments.frozen_lake.roles import judged_optimal, rules
-from tasks.environments.frozen_lake.text import read_observation
+from tasks.environments.frozen_lake.roles import evaluator, rules
+from tasks.environments.frozen_lake.text import read_future, read_observation
+from tasks.environments.frozen_lake.verdict import judged_optimal, optimal_probability
 from tasks.roles import Judged
+from tasks.transcript import Ending, Transcript, write_transcript
 
 LAKE = FrozenLake()
 # holes at r1c1; straight distance to the goal 6
@@ -16,11 +21,14 @@ STATE = State((), "agent r0c0 goal r3c3 / . . / r1c1 none none none none none")
 NEXT = "agent r0c1 goal r3c3 . H . / r1c1 none none none none none"
 
 
-def ask(template: str, seed: int = 0, **variables: object) -> str:
+def prompt(template: str, **variables: object) -> tuple[Message, ...]:
     known = {"instructions": LAKE.instructions, "action_description": LAKE.action_format.description}
     system, user = render(template, ("system", "user"), {**known, **variables}, LAKE.templates)
-    messages = (Message(role="system", content=system), Message(role="user", content=user))
-    return rules(Request(messages, Sampling(seed=seed)))
+    return (Message(role="system", content=system), Message(role="user", content=user))
+
+
+def ask(template: str, seed: int = 0, **variables: object) -> str:
+    return rules(Request(prompt(template, **variables), Sampling(seed=seed)))
 
 
 def back_up(reward: float, following: str, future: str | None) -> str:
@@ -79,6 +87,95 @@ def test_the_evaluator_states_the_mean_value_at_the_environments_discount() -> N
 def test_optimal_means_that_most_futures_take_the_straight_way(futures: list[str], optimal: bool) -> None:
     assert judged_optimal(read_observation(STATE.observation), futures) is optimal
     assert judge(futures).startswith(f"Optimal: {'yes' if optimal else 'no'}\n")
+
+
+DOWN = "agent r1c0 goal r3c3 / . H . r1c1 none none none none none"
+
+
+def played(*observations: str, ending: Ending = "cut_off") -> str:
+    """A rollout's text; what the agent did in it does not matter."""
+    actions = ["right"] * (len(observations) - 1)
+    return write_transcript(Transcript(observations, actions, ending, float(ending == "success")))
+
+
+@pytest.mark.parametrize(
+    ("text", "future"),
+    [
+        (played("goal", ending="success"), "goal now"),
+        (played("hole", ending="failure"), "hole now"),
+        (played(NEXT, NEXT, "goal", ending="success"), "to r0c1 then goal n3"),
+        (played(DOWN, "hole", ending="failure"), "to r1c0 then hole n2"),
+        (played(DOWN, NEXT, NEXT), "to r1c0 then unclear"),
+        (played(DOWN), "to r1c0 then unclear"),  # cut off at the first step
+        (played(*[NEXT] * 15, "goal", ending="success"), "to r0c1 then goal n16"),
+        (played(*[NEXT] * 16, "goal", ending="success"), "to r0c1 then unclear"),
+        ("to r0c1 then goal n3", "to r0c1 then goal n3"),
+        (played("lower", "you win", ending="success"), None),  # another environment's
+        ("Environment: goal", None),
+    ],
+)
+def test_a_rollout_says_what_its_description_would(text: str, future: str | None) -> None:
+    read = read_future(text)
+    assert (None if read is None else str(read)) == future
+
+
+def test_rollouts_are_judged_as_predicted_futures_are() -> None:
+    straight = played(*[NEXT] * 5, "goal", ending="success")
+    detour = played(*[NEXT] * 7, "goal", ending="success")
+    lost, cut = played(DOWN, "hole", ending="failure"), played(NEXT, NEXT)
+    assert judge([straight]) == judge(["to r0c1 then goal n6"]) == "Optimal: yes\nReason: value 0.328"
+    assert judge([detour]) == "Optimal: no\nReason: value 0.210"  # 0.8^7
+    assert judge([straight, cut]) == "Optimal: no\nReason: value 0.164"  # half is not most
+    assert judge([straight, straight, lost]).startswith("Optimal: yes\n")
+
+
+def scores(
+    futures: list[str], verdict: str = " yes", *, template: str = "evaluate", state: State = STATE
+) -> float:
+    """What the evaluator's engine gives the verdict, after checking that "Optimal:" is certain."""
+    messages = prompt(template, state=state, action_text="Action: right", futures=futures, attempts=[])
+    first, second = evaluator.score(ScoreRequest(messages, ("Optimal:", verdict))).segments
+    assert first == (0.0,)
+    return math.exp(second[0])
+
+
+@pytest.mark.parametrize(
+    ("futures", "share"),
+    [
+        (["to r0c1 then goal n6"], 1.0),  # the straight way
+        (["to r0c1 then goal n4"], 1.0),  # claims to be shorter than possible, and is believed no more
+        (["to r0c1 then goal n8"], 0.64),  # 0.8^2
+        (["to r0c1 then goal n6", "to r0c1 then goal n8", "hole now", "garbled"], 0.41),  # (1 + 0.64) / 4
+        (["to r0c1 then unclear", "hole now"], 0.0),
+        ([played(*[NEXT] * 5, "goal", ending="success"), played(NEXT)], 0.5),
+    ],
+)
+def test_the_probability_of_yes_is_the_share_of_the_straight_ways_value(
+    futures: list[str], share: float
+) -> None:
+    yes = scores(futures)
+    assert yes == pytest.approx(0.001 + 0.998 * share)
+    assert yes == pytest.approx(optimal_probability(read_observation(STATE.observation), futures, 0.8))
+    assert yes + scores(futures, " no") == pytest.approx(1.0)
+
+
+def test_where_the_straight_way_is_closed_the_shorter_detour_is_still_the_more_probable() -> None:
+    near, far = ["to r0c1 then goal n8"], ["to r0c1 then goal n10"]
+    assert judge(near).startswith("Optimal: no") and judge(far).startswith("Optimal: no")
+    assert scores(near) > scores(far) > scores(["hole now"])
+
+
+def test_the_evaluator_writes_what_the_rules_write_and_scores_nothing_else() -> None:
+    asked = Request(
+        prompt("evaluate", state=STATE, action_text="Action: up", futures=["goal now"]), Sampling()
+    )
+    assert evaluator(asked) == rules(asked)
+    assert load_rules("tasks.environments.frozen_lake.roles:evaluator") is evaluator
+    assert capabilities(evaluator).scoring and not capabilities(rules).scoring
+    with pytest.raises(ValueError, match="verdicts alone"):
+        scores([], template="refine")
+    with pytest.raises(ValueError, match="verdicts alone"):
+        scores([], " perhaps")
 
 
 def tried(**values: float) -> list[Judged]:

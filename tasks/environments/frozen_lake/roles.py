@@ -1,15 +1,16 @@
 """The backup, evaluator, refiner and corrector of the frozen lake as rules.
 
 They stand in for a language model that plays these roles without being trained. `rules` reads nothing but the
-text of its prompt, and never plans on the map: what it knows of the future is what the successor wrote.
+text of its prompt, and never plans on the map: what it knows of the future is what the successor wrote, or what a
+rollout was like. `evaluator` is the same with a graded verdict.
 """
 
 import re
 from collections.abc import Callable, Sequence
+from math import log
 from random import Random
-from statistics import median
 
-from tasks.engines.base import Request
+from tasks.engines.base import Request, ScoreRequest, Scores
 from tasks.environments.frozen_lake.text import (
     Foreseen,
     Seen,
@@ -19,7 +20,9 @@ from tasks.environments.frozen_lake.text import (
     read_observation,
     write_cell,
 )
+from tasks.environments.frozen_lake.verdict import judged_optimal, optimal_probability
 
+_VERDICTS = {("Optimal:", " yes"): True, ("Optimal:", " no"): False}
 _DISCOUNT = re.compile(r"Discount (\d(?:\.\d+)?)")
 _TRIED = re.compile(
     r"(?:Action: (?P<action>\w+)|.*) \((?:not )?optimal; value (?P<value>\d\.\d+)\)", re.DOTALL
@@ -42,20 +45,33 @@ def rules(request: Request) -> str:
     return _ROLES[role](system, prompt, request.sampling.seed)
 
 
-def judged_optimal(seen: Seen, futures: Sequence[str]) -> bool:
-    """The evaluator's verdict.
+class Evaluator:
+    """The same rules with a graded verdict: scored, "yes" and "no" have the probabilities of `optimal_probability`.
 
-    Yes only if most futures reach the goal, and the median number of actions of those that do is no more than
-    the straight distance to the goal. Any less strict rule lets the policy wander: every way that gets there in
-    the end would be optimal.
-
-    Args:
-        seen: the state.
-        futures: descriptions; one that can't be read does not reach the goal.
+    A text it writes is that of `rules`. Give it to the role evaluate alone: what the other roles write has no
+    probability, and an engine that scores is asked for theirs too.
     """
-    read = map(read_description, futures)
-    steps = [f.steps for f in read if f is not None and f.outcome == "goal" and f.steps is not None]
-    return 2 * len(steps) > len(futures) and median(steps) <= seen.distance
+
+    def __call__(self, request: Request) -> str:
+        return rules(request)
+
+    def score(self, request: ScoreRequest) -> Scores:
+        """Log-probability of the verdict "yes" or "no" after "Optimal:", which is written always.
+
+        Raises:
+            ValueError: the request is for another role or another text.
+        """
+        system, prompt = request.messages[0]["content"], request.messages[-1]["content"]
+        if prompt.partition("\n")[0] != "evaluate" or request.segments not in _VERDICTS:
+            raise ValueError(
+                "these rules score verdicts alone ('Optimal: yes' or 'Optimal: no'); give other roles an engine of "
+                "their own (rules: tasks.environments.frozen_lake.roles:rules)"
+            )
+        yes = optimal_probability(_seen(prompt), _fields(prompt, "future"), _discount(system))
+        return Scores(((0.0,), (log(yes if _VERDICTS[request.segments] else 1 - yes),)))
+
+
+evaluator = Evaluator()
 
 
 def _back_up(system: str, prompt: str, seed: int) -> str:
@@ -69,12 +85,9 @@ def _back_up(system: str, prompt: str, seed: int) -> str:
 
 def _evaluate(system: str, prompt: str, seed: int) -> str:
     """The verdict, and as its reason the mean value of the futures."""
-    stated = _DISCOUNT.search(system)
-    if stated is None:
-        raise ValueError("the evaluator's prompt states no discount; keep the environment's own template")
     futures = _fields(prompt, "future")
     verdict = "yes" if judged_optimal(_seen(prompt), futures) else "no"
-    return f"Optimal: {verdict}\nReason: value {mean_value(futures, float(stated[1])):.3f}"
+    return f"Optimal: {verdict}\nReason: value {mean_value(futures, _discount(system)):.3f}"
 
 
 def _refine(system: str, prompt: str, seed: int) -> str:
@@ -115,6 +128,13 @@ def _field(prompt: str, name: str) -> str:
     if not found:
         raise ValueError(f"the prompt has no line '{name}: ...'; keep the environment's own template")
     return found[0]
+
+
+def _discount(system: str) -> float:
+    stated = _DISCOUNT.search(system)
+    if stated is None:
+        raise ValueError("the evaluator's prompt states no discount; keep the environment's own template")
+    return float(stated[1])
 
 
 def _seen(prompt: str) -> Seen:
