@@ -3,7 +3,7 @@
 import json
 import operator
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -60,4 +60,12 @@ def print_checks(title: str, checks: Sequence[Check]) -> None:
     table = Table("check", "value", "bar", "", title=title)
     for c in checks:
         table.add_row(c.name, f"{c.value:g}", c.goal, "ok" if c.ok else "[red]missed[/red]")
+    Console().print(table)
+
+
+def print_figures(title: str, figures: Mapping[str, Mapping[str, float]]) -> None:
+    """Figures without bars: a column each of the things measured."""
+    table = Table("figure", *figures, title=title)
+    for name in next(iter(figures.values())):
+        table.add_row(name, *(f"{values[name]:.6g}" for values in figures.values()))
     Console().print(table)

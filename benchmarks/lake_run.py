@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import frozen_lake_measures as measures
+from benchmarks.environment_steps import collected_steps, simulated_steps
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, load_config
 from storage.history import State
@@ -70,7 +71,8 @@ class Job:
 
 @dataclass
 class Measured:
-    """Figures after one iteration; the critic's are None where it was not measured."""
+    """Figures after one iteration; the critic's are None where it was not measured. The environment steps so far
+    count the simulated ones, played in place of predicted futures."""
 
     iteration: int
     environment_steps: int
@@ -80,6 +82,7 @@ class Measured:
     verdict_auroc: float | None = None
     verdict_ceiling: float | None = None
     malformed: float | None = None
+    simulated_steps: int = 0
 
 
 def configure(job: Job, model: Path) -> Config:
@@ -138,18 +141,14 @@ async def measure(store: Store, config: Config, iteration: int, *, critic: bool)
     """Everything about one iteration."""
     environment = FrozenLake(**config.environment.options)
     held_out = environment.lakes("eval")
-    steps = sum(
-        made.manifest.tables["transitions"].rows
-        for i in range(iteration + 1)
-        if (made := store.committed(config.run, "rollout", i)) is not None
-    )
+    simulated = simulated_steps(store, config.run, iteration)
     async with measuring(store, config, iteration) as ctx:
         tables = await asyncio.gather(*(policy_table(ctx, lake) for lake in held_out))
         pairs = list(zip(held_out, tables, strict=True))
         q_star = [lake.q_star(environment.gamma) for lake in held_out]
         found = Measured(
             iteration=iteration,
-            environment_steps=steps,
+            environment_steps=collected_steps(store, config.run, iteration) + simulated,
             sampled_success=float(
                 np.mean([measures.success_probability(lake, table) for lake, table in pairs])
             ),
@@ -157,6 +156,7 @@ async def measure(store: Store, config: Config, iteration: int, *, critic: bool)
                 np.concatenate([table[list(lake.reachable)] for lake, table in pairs]),
                 np.concatenate([q[list(lake.reachable)] for lake, q in zip(held_out, q_star, strict=True)]),
             ),
+            simulated_steps=simulated,
         )
         if critic:
             await _measure_critic(ctx, held_out[:RANKED_MAPS], found)

@@ -18,6 +18,7 @@ _SAID: dict[Ending, str] = {
 }
 _ENDINGS = {said: ending for ending, said in _SAID.items()}
 _WHOLE = re.compile(rf"(?P<turns>.*) (?P<said>{'|'.join(_ENDINGS)}); reward (?P<reward>\S+)\.")
+REPLY = r"(?:^| )Environment: "  # one a step
 _SPEAKER = re.compile(r"(?:^| )(Environment|Agent): ")
 
 

@@ -5,8 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lake_run import Measured
-from benchmarks.learning_curve import SMOKE, job, proof_checks, run_chain, run_job, smoke_checks
+from benchmarks.lake_run import Measured, configure
+from benchmarks.learning_curve import (
+    ITERATIONS,
+    SMOKE,
+    baseline_figures,
+    baseline_jobs,
+    job,
+    proof_checks,
+    run_chain,
+    run_job,
+    smoke_checks,
+)
 
 
 @pytest.mark.learning
@@ -52,3 +62,24 @@ def test_every_bar_can_be_missed() -> None:
     assert weak == ["rft_healthy"]
     close = [c.name for c in proof_checks(good, [_run(0.86)] * 3, chain) if not c.ok]
     assert close == ["margin_over_rft_median", "margin_over_rft_min"]
+
+
+def test_baselines_have_the_settings_of_nlac_but_for_what_they_are(tmp_path: Path) -> None:
+    own = configure(job("nlac-0", 0), tmp_path).model_dump()
+    for algorithm, one in baseline_jobs().items():
+        assert one.iterations == (1 if algorithm == "react" else ITERATIONS)
+        config = configure(one, tmp_path).model_dump()
+        differing = {name for name in own if config[name] != own[name]} - {"run"}
+        assert config["algorithm"] == algorithm
+        assert differing - {"algorithm"} == {
+            "nlql": set(), "self_distillation": {"improvement"}, "react": {"improvement", "evaluation"},
+        }[algorithm]  # fmt: skip
+
+
+def test_a_baseline_is_compared_where_it_has_used_as_many_steps_simulated_ones_counted() -> None:
+    run = [Measured(i, 100 * (i + 1), 0.1 * i, 0.5, simulated_steps=60 * (i + 1)) for i in range(6)]
+    figures = baseline_figures(run, 250)
+    assert (figures["environment_steps"], figures["simulated_steps"]) == (600, 360)
+    assert figures["sampled_success"] == pytest.approx(0.4)  # of iterations 3, 4 and 5
+    assert figures["iterations_then"] == 3
+    assert figures["sampled_success_then"] == pytest.approx(0.1)  # of iterations 0, 1 and 2
