@@ -3,7 +3,6 @@
     python -m benchmarks.learning_curve            the proof: 3 seeds, rejection fine-tuning, the chain (make learn)
     python -m benchmarks.learning_curve controls   what must not learn, and the same seed twice (make learn-controls)
     python -m benchmarks.learning_curve smoke      one seed, half the way
-    python -m benchmarks.learning_curve baselines  one seed of nlql, self_distillation and react: figures without bars
 
 Each run is a process of its own on one thread. Ends non-zero when a bar is missed. Bars and settings:
 docs/learning.md. Figures go to benchmarks/out/learning_curve.json, the plot beside it.
@@ -24,7 +23,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.checks import OUT, Check, check, machine, print_checks, print_figures, write_checks
+from benchmarks.checks import OUT, Check, check, machine, print_checks, write_checks
 from benchmarks.lake_run import Job, Measured
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
@@ -109,14 +108,8 @@ def final(measured: Sequence[Measured], figure: str) -> float:
 
 
 def at_steps(measured: Sequence[Measured], steps: int) -> list[Measured]:
-    """A run up to (and with) the iteration in which it has used at least so many environment steps.
-
-    Raises:
-        ValueError: it has not used so many.
-    """
-    reached = next((n for n, m in enumerate(measured) if m.environment_steps >= steps), None)
-    if reached is None:
-        raise ValueError(f"{measured[-1].environment_steps} environment steps are no comparison at {steps}")
+    """A run up to (and with) the iteration in which it has used at least so many environment steps."""
+    reached = next((n for n, m in enumerate(measured) if m.environment_steps >= steps), len(measured) - 1)
     return list(measured[: reached + 1])
 
 
@@ -203,6 +196,11 @@ def proof(context: typer.Context, processes: Processes = CORES) -> None:
         theirs = [pool.submit(run_job, rft_job(seed)) for seed in SEEDS]
         chain = pool.submit(run_chain)
         nlac, rft = ([run.result() for run in runs] for runs in (ours, theirs))
+    for own, other in zip(nlac, rft, strict=True):
+        if other[-1].environment_steps < own[-1].environment_steps:
+            raise SystemExit(
+                f"NLAC took {own[-1].environment_steps} environment steps; raise RFT_STEPS above them"
+            )
     runs = {
         f"{name}-{seed}": run
         for name, all_ in (("nlac", nlac), ("rft", rft))
@@ -262,55 +260,6 @@ def smoke() -> None:
     clean(data)
     began = time.monotonic()
     finish("Smoke", smoke_checks(run_job(job("smoke", 0, SMOKE, data))), time.monotonic() - began)
-
-
-def baseline_jobs() -> dict[str, Job]:
-    """NLAC's settings for one seed; what differs is what an algorithm is, and react evaluates the untrained model
-    once."""
-    at_once = {"from_iteration": 0}  # no critic to train alone
-    return {
-        "nlql": job("nlql-0", 0, algorithm="nlql"),
-        "self_distillation": replace(
-            job(
-                "self_distillation-0", 0, algorithm="self_distillation", improvement={**at_once, "futures": 4}
-            ),
-            critic_measured=(),
-        ),
-        "react": replace(
-            job("react-0", 0, 1, algorithm="react", improvement=at_once, evaluation={"every": 1}),
-            critic_measured=(),
-        ),
-    }
-
-
-def baseline_figures(measured: Sequence[Measured], steps: int) -> dict[str, float]:
-    """Where a baseline ends, and where it stands once it has used `steps` environment steps, simulated ones counted."""
-    then = at_steps(measured, steps)
-    return {
-        "iterations": len(measured),
-        "environment_steps": measured[-1].environment_steps,
-        "simulated_steps": measured[-1].simulated_steps,
-        "sampled_success": final(measured, "sampled_success"),
-        "optimal_states": final(measured, "optimal_states"),
-        "compared_at_steps": steps,
-        "iterations_then": len(then),
-        "sampled_success_then": final(then, "sampled_success"),
-    }
-
-
-@app.command()
-def baselines(processes: Processes = CORES) -> None:
-    """The baselines that are no part of the proof, one seed each; compared at the environment steps that nlql uses,
-    which collects as many episodes as NLAC and simulates none."""
-    clean()
-    began, jobs = time.monotonic(), baseline_jobs()
-    with ThreadPoolExecutor(processes) as pool:
-        runs = dict(zip(jobs, pool.map(run_job, jobs.values()), strict=True))
-    steps = runs["nlql"][-1].environment_steps
-    figures = {name: baseline_figures(measured, steps) for name, measured in runs.items()}
-    print_figures(f"Baselines ({(time.monotonic() - began) / 60:.1f} min, {machine()})", figures)
-    path = write_checks("learning_curve", [], baselines=figures, baseline_curves=curves(runs))
-    print(f"written to {path}")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.baselines import baseline_figures, baseline_jobs
 from benchmarks.lake_run import Measured, configure
 from benchmarks.learning_curve import (
     ITERATIONS,
     SMOKE,
-    baseline_figures,
-    baseline_jobs,
     job,
     proof_checks,
     run_chain,

@@ -1,0 +1,67 @@
+"""The baselines on FrozenLake that are no part of the proof, one seed each: figures without bars.
+
+    python -m benchmarks.baselines
+
+Figures go to benchmarks/out/baselines.json.
+"""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import typer
+
+from benchmarks.checks import OUT, machine, print_figures, write_checks
+from benchmarks.lake_run import Job, Measured
+from benchmarks.learning_curve import CORES, Processes, at_steps, clean, curves, final, job, run_job
+
+DATA = OUT / "baselines"
+
+
+def baseline_jobs() -> dict[str, Job]:
+    """NLAC's settings for one seed; what differs is what an algorithm is, and react evaluates the untrained model
+    once."""
+    at_once = {"from_iteration": 0}  # no critic to train alone
+    four = {**at_once, "futures": 4}
+    without_critic = (
+        job("self_distillation-0", 0, data=DATA, algorithm="self_distillation", improvement=four),
+        job("react-0", 0, 1, DATA, algorithm="react", improvement=at_once, evaluation={"every": 1}),
+    )
+    jobs = (
+        job("nlql-0", 0, data=DATA, algorithm="nlql"),
+        *(replace(j, critic_measured=()) for j in without_critic),
+    )
+    return {one.name.removesuffix("-0"): one for one in jobs}
+
+
+def baseline_figures(measured: Sequence[Measured], steps: int) -> dict[str, float]:
+    """Where a baseline ends, and where it stands once it has used `steps` environment steps, simulated ones counted."""
+    then = at_steps(measured, steps)
+    return {
+        "iterations": len(measured),
+        "environment_steps": measured[-1].environment_steps,
+        "simulated_steps": measured[-1].simulated_steps,
+        "sampled_success": final(measured, "sampled_success"),
+        "optimal_states": final(measured, "optimal_states"),
+        "compared_at_steps": steps,
+        "iterations_then": len(then),
+        "sampled_success_then": final(then, "sampled_success"),
+    }
+
+
+def main(processes: Processes = CORES) -> None:
+    """Run them and compare at the environment steps that nlql uses, which collects as many episodes as NLAC and
+    simulates none."""
+    clean(DATA)
+    began, jobs = time.monotonic(), baseline_jobs()
+    with ThreadPoolExecutor(processes) as pool:
+        runs = dict(zip(jobs, pool.map(run_job, jobs.values()), strict=True))
+    steps = runs["nlql"][-1].environment_steps
+    figures = {name: baseline_figures(measured, steps) for name, measured in runs.items()}
+    print_figures(f"Baselines ({(time.monotonic() - began) / 60:.1f} min, {machine()})", figures)
+    print(f"written to {write_checks('baselines', [], baselines=figures, curves=curves(runs))}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
