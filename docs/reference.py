@@ -99,7 +99,7 @@ def _name(annotation: Any) -> str:
         return _name(args[0])
     if origin is list:
         return f"list of {_name(args[0])}"
-    if origin is dict:
+    if origin is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return "mapping"
     return {str: "text", int: "integer", float: "number", bool: "true or false"}.get(
         annotation, str(annotation)

@@ -124,6 +124,19 @@ class EnvironmentSection(Section):
     reward: Literal["success", "game"] = Field(
         "success", description="what r is: 1 for the environment's own success, or its own (shaped) reward"
     )
+    speaker: RoleSection | None = Field(
+        None, description="how the model that speaks in the environment is played (an oracle, an opponent, a simulated "
+        "user), for environments that have one: fields as a role's, but no template. An engine without a `model` of "
+        "its own plays the base model, untrained. structured: hold the formats that the environment asks for"
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _no_template(self) -> "EnvironmentSection":
+        if self.speaker is not None and self.speaker.template is not None:
+            raise ValueError(
+                "speaker.template: an environment writes its speaker's prompts itself; remove it"
+            )
+        return self
 
 
 class RolloutSection(Section):
@@ -384,12 +397,14 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
-        for role in RolesSection.model_fields:
-            engine = getattr(self.roles, role).engine
-            if engine not in self.engines:
+        played = {f"roles.{role}": getattr(self.roles, role) for role in RolesSection.model_fields}
+        if self.environment.speaker is not None:
+            played["environment.speaker"] = self.environment.speaker
+        for place, section in played.items():
+            if section.engine not in self.engines:
                 known = ", ".join(sorted(self.engines))
                 raise ValueError(
-                    f"roles.{role}.engine: no engine '{engine}' under engines (there are: {known})"
+                    f"{place}.engine: no engine '{section.engine}' under engines (there are: {known})"
                 )
         if self.improvement.from_iteration and (self.parameters == "separate" or not self.has_critic):
             raise ValueError(

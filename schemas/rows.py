@@ -26,7 +26,9 @@ class Generation(BaseModel):
 
     engine: str = Field(description="engine name in the configuration")
     model_version: str = Field(description="model or adapter version that wrote it")
-    prompt_digest: str = Field(description="sha256 (12 hex) of the prompt template")
+    prompt_digest: str = Field(
+        description="sha256 (12 hex) of the prompt template; of a speaker, which has none, of its first message"
+    )
     temperature: float = Field(description="sampling temperature; 0 is greedy")
     top_p: float = Field(description="nucleus sampling mass")
     max_tokens: int = Field(description="cap on completion tokens")
@@ -72,6 +74,7 @@ class Transition(Row):
     """One step of an episode: (s, a, r, s', done), stored as deltas; `storage.history` rebuilds s."""
 
     TABLE: ClassVar[str] = "transitions"
+    VERSION: ClassVar[int] = 2
     transition_id: str = Field(description="episode_id/step")
     episode_id: str = Field(description="-> episodes")
     split: Split = Field(description="train or eval")
@@ -95,6 +98,10 @@ class Transition(Row):
     token_ids: list[int] = Field(description="completion token ids; empty if the engine gives none")
     logprobs: list[float] = Field(description="their log-probabilities (nats) as sampled")
     generation: Generation | None = Field(None, description="provenance of the action")
+    speaker_generations: list[Generation] | None = Field(
+        None, description="provenance of what a model said in the environment to make next_observation (at step 0, "
+        "also of the task), in order; NULL where none spoke"
+    )  # fmt: skip
 
 
 class ReplaySample(Row):

@@ -12,7 +12,7 @@ from tasks.conversations import BrokenConversations, chat_file, load_conversatio
 from tasks.demonstrations import BrokenDemonstrations, read_demonstrations
 from tasks.engines import EngineConfigError, check_engine, declared_capabilities
 from tasks.engines.models import ModelError, check_model
-from tasks.environments import UnusableEnvironment, make_environment
+from tasks.environments import UnusableEnvironment, check_speaker, make_environment
 from tasks.environments.base import Environment, ListsActions
 
 
@@ -39,6 +39,8 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
         unusable = str(error)
         yield unusable
     used = {getattr(config.roles, role).engine for role in RolesSection.model_fields}
+    if config.environment.speaker is not None:
+        used.add(config.environment.speaker.engine)
     for name in sorted(used):
         section = config.engines[name]
         try:
@@ -54,6 +56,7 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
     overrides: dict[str, Path] = dict(role_templates(config))
     try:
         environment = make_environment(config.environment)
+        check_speaker(config.environment, environment)
         overrides = {**environment.templates, **overrides}
         yield from _exploration(config, environment)
         yield from _replaying(config, environment)
@@ -70,13 +73,15 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
 
 
 def _lacking(config: Config, engine: str) -> Iterator[str]:
-    """Roles that need more than the engine declares."""
+    """Roles, or a speaker, that need more than the engine declares."""
     able = declared_capabilities(config.engines[engine])
-    for role in RolesSection.model_fields:
-        section = getattr(config.roles, role)
+    played = {f"roles.{role}": getattr(config.roles, role) for role in RolesSection.model_fields}
+    if config.environment.speaker is not None:
+        played["environment.speaker"] = config.environment.speaker
+    for place, section in played.items():
         if section.engine == engine and section.structured and not able.structured:
             yield (
-                f"roles.{role}.structured: engine '{engine}' can't hold a format; set it to false, or route the role "
+                f"{place}.structured: engine '{engine}' can't hold a format; set it to false, or route the role "
                 f"to an engine that can"
             )
 

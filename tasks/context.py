@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from prompts import render, template_digest
 from schemas.config import Config, Role, RoleSection
@@ -25,15 +25,17 @@ from tasks.engines.base import (
 )
 from tasks.engines.cache import RequestCache
 from tasks.engines.chat import split_reasoning
-from tasks.environments import make_environment
-from tasks.environments.base import Environment
+from tasks.environments import check_speaker, make_environment
+from tasks.environments.base import Environment, asks_model
 from tasks.progress import Progress
 from tasks.seeding import derive_seed
+from tasks.speaker import SPEAKER, Speaker
 from tasks.stage import Inputs
 
 T = TypeVar("T")
 R = TypeVar("R")
 BASE = "base"
+Asked = Role | Literal["speaker"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class StageContext:
         workdir: the staging folder; adapters go below it.
         cache_dir: for engines' own caches.
         fingerprint: of this stage; names the adapter versions it makes.
+        spoken: episode -> provenance of what a model has said in its environment since last taken out.
     """
 
     config: Config
@@ -78,14 +81,23 @@ class StageContext:
     cache: RequestCache | None = None
     tokens: int = 0
     _engines: dict[str, Engine] = field(default_factory=dict)
+    spoken: dict[str, list[Generation]] = field(default_factory=dict)
     _environment: Environment | None = None
 
     # --- environments and prompts
     # -----------------------------------------------------------------------------
 
-    def new_environment(self) -> Environment:
-        """A fresh environment, for one episode."""
-        return make_environment(self.config.environment)
+    def new_environment(self, episode: str = "") -> Environment:
+        """A fresh environment, for one episode; `episode` keys what a model says in it.
+
+        Raises:
+            UnusableEnvironment: it can't be made, or its speaker is missing.
+        """
+        environment = make_environment(self.config.environment)
+        check_speaker(self.config.environment, environment)
+        if asks_model(environment):
+            environment.connect(Speaker(self, episode))
+        return environment
 
     @property
     def environment(self) -> Environment:
@@ -134,43 +146,47 @@ class StageContext:
             self._engines[name] = build_engine(self.config.engines[name], self.config.model, self.cache_dir)
         return self._engines[name]
 
-    def model_version(self, role: Role, use: str) -> str:
-        """What plays a role: the adapter version behind `use`, or the fixed model its engine names."""
+    def model_version(self, role: Asked, use: str | None) -> str:
+        """What plays a role: the adapter version behind `use` (None: the base model), or the fixed model its engine
+        names."""
         engine = self.config.engines[self.role(role).engine]
         if engine.backend == "scripted":
             return f"rules:{engine.rules}"
         if engine.model is not None:
             return engine.model
-        adapter = self.inputs.adapters[use]
+        adapter = None if use is None else self.inputs.adapters[use]
         return adapter.version if adapter else BASE
 
-    def role(self, role: Role) -> RoleSection:
-        """A role's section of the configuration."""
-        section: RoleSection = getattr(self.config.roles, role)
+    def role(self, role: Asked) -> RoleSection:
+        """A role's section of the configuration, or that of the environment's speaker."""
+        place = self.config.environment if role == SPEAKER else self.config.roles
+        section: RoleSection = getattr(place, role)
         return section
 
     async def ask(
         self,
-        role: Role,
+        role: Asked,
         template: str,
         messages: tuple[Message, ...],
         *,
-        use: str,
+        use: str | None,
         item: str,
         sample: int = 0,
         regex: str | None = None,
+        digest: str | None = None,
     ) -> Answer:
-        """One completion of a role.
+        """One completion of a role, or of the environment's speaker.
 
         Args:
             role: whose engine and sampling parameters.
             template: the template the messages were rendered from; its digest goes into the row.
             messages: the chat.
             use: key of `inputs.adapters`: which version of the model in training plays, if the role's
-                engine has no model of its own.
+                engine has no model of its own; None: the base model.
             item: what this text is for; with the stage, iteration, template and sample it keys the random
             stream. sample: number of the sample where several are drawn for one item.
             regex: the format to hold to, used where the role is configured `structured`.
+            digest: of a prompt that was rendered from no template.
 
         Returns:
             An answer; a failed request is an answer with an error, other exceptions propagate.
@@ -183,7 +199,7 @@ class StageContext:
         request = Request(
             messages,
             sampling,
-            self.inputs.adapters.get(use) if trained else None,
+            self.inputs.adapters.get(use) if trained and use else None,
             regex if section.structured else None,
         )
         key = RequestCache.key(item, sample, request)
@@ -204,7 +220,7 @@ class StageContext:
         generation = Generation(
             engine=section.engine,
             model_version=self.model_version(role, use),
-            prompt_digest=template_digest(template, self.templates),
+            prompt_digest=digest or template_digest(template, self.templates),
             temperature=section.temperature,
             top_p=section.top_p,
             max_tokens=section.max_tokens,

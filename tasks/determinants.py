@@ -29,7 +29,7 @@ def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> D
     values["seed"] = config.seed
     values |= _contents(stage, config)
     models = {"base": model_digest(config.model)}
-    for name in sorted({getattr(config.roles, role).engine for role in stage.roles}):
+    for name in sorted(_engines(stage, config)):
         engine = resolved["engines"][name]
         batch = _NOT_DETERMINING - ({"max_batch"} if engine["deterministic"] else set())
         values[f"engines.{name}"] = {k: v for k, v in engine.items() if k not in batch}
@@ -54,6 +54,13 @@ def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> D
         models=models,
         inputs=digests,
     )
+
+
+def _engines(stage: Stage, config: Config) -> set[str]:
+    """Names of the engines that answer in a stage: its roles', and the speaker's where it knows the environment."""
+    names = {getattr(config.roles, role).engine for role in stage.roles}
+    speaker = config.environment.speaker
+    return names | {speaker.engine} if speaker and "environment" in stage.config else names
 
 
 def _contents(stage: Stage, config: Config) -> dict[str, Any]:

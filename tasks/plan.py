@@ -63,6 +63,11 @@ def plan(config: Config) -> list[PlanRow]:
         ),
         "evaluation": (config.evaluation.episodes * turns, roles.policy.max_tokens, played),
     }  # fmt: skip
+    speaker = config.environment.speaker
+    if speaker is not None:
+        text = (roles.policy.max_tokens + speaker.max_tokens) / 2
+        for stage in ("rollout", "evaluation"):
+            bounds[stage] = (2 * bounds[stage][0], text, f"{played}, an answer of the speaker to each")
     if config.algorithm == "nlql":
         tried = states * config.improvement.actions
         text = (roles.policy.max_tokens + k * roles.predict.max_tokens) / (1 + k)

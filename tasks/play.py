@@ -61,7 +61,8 @@ async def play(
         cache_dir=cache_dir,
     )
     try:
-        return await play_episode(ctx, ctx.new_environment(), task, f"{config.run}/play/{task.task_id}")
+        episode_id = f"{config.run}/play/{task.task_id}"
+        return await play_episode(ctx, ctx.new_environment(episode_id), task, episode_id)
     finally:
         await ctx.close()
 

@@ -5,7 +5,7 @@ from typing import Literal
 from schemas.rows import Critique, Refinement
 from storage.history import State
 from tasks.context import StageContext
-from tasks.environments.base import Task, would_accept
+from tasks.environments.base import SpeakerFailed, Task, would_accept
 from tasks.formats import Action, read_action
 
 
@@ -36,16 +36,22 @@ async def make_proposal(
     """
     form = ctx.environment.action_format
     past = [read_action(turn.text, form).action for turn in state.turns]
-    valid = action.valid and await would_accept(
-        ctx.new_environment(), task, past, state.observation, action.action
-    )
-    fault = "the environment does not accept the action" if action.valid else "no action in its format"
+    proposal_id = f"{critique.sample_id}/r/{round_}"
+    status, fault = "invalid_action", "no action in its format"
+    valid = action.valid
+    if valid:
+        fault = "the environment does not accept the action"
+        try:
+            environment = ctx.new_environment(proposal_id)
+            valid = await would_accept(environment, task, past, state.observation, action.action)
+        except SpeakerFailed as failure:
+            valid, status, fault = False, "speaker_error", str(failure)
     return Refinement(
         run=ctx.config.run,
         iteration=ctx.iteration,
-        status="ok" if valid else "invalid_action",
+        status="ok" if valid else status,
         error=None if valid else fault,
-        refinement_id=f"{critique.sample_id}/r/{round_}",
+        refinement_id=proposal_id,
         critique_id=answers_to or critique.critique_id,
         sample_id=critique.sample_id,
         transition_id=critique.transition_id,

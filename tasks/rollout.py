@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from schemas.rows import Episode, Split, Transition
 from storage.history import State
 from tasks.context import StageContext
-from tasks.environments.base import Environment, Task
+from tasks.environments.base import Environment, SpeakerFailed, Task
 from tasks.roles import UNIFORM, sample_action
 from tasks.seeding import derive_seed
 from tasks.stage import Inputs, Output, Resolver, Stage
@@ -30,23 +30,35 @@ async def play_episode(
     """Play one episode with the policy, or with random legal actions in a share of steps (`uniform`).
 
     The environment's own end is `done`; reaching `rollout.max_steps` is `truncated`. A request that the
-    engine refuses ends the episode with status engine_error: its last step is not there, the earlier ones are
-    truncated.
+    engine refuses ends the episode with status engine_error, one of the environment's speaker with speaker_error: its
+    last step is not there, the earlier ones are truncated.
+
+    Args:
+        ctx: the stage's context.
+        environment: as `ctx.new_environment(episode_id)` makes it.
+        task: what to play.
+        episode_id: of the episode's row.
+        uniform: share of steps.
     """
     config, reward_is_success = ctx.config, ctx.config.environment.reward == "success"
     version = ctx.model_version("policy", "policy")
-    state = State((), await environment.reset(task))
     rows: list[Transition] = []
-    status, error = "ok", None
-    for step in range(config.rollout.max_steps):
+    status, error, steps = "ok", None, config.rollout.max_steps
+    try:
+        state = State((), await environment.reset(task))
+    except SpeakerFailed as failure:
+        status, error, steps = "speaker_error", str(failure), 0
+    for step in range(steps):
         transition_id = f"{episode_id}/{step:03d}"
         answer, action = await sample_action(ctx, state, use="policy", item=transition_id, uniform=uniform)
         if answer.error is not None:
             status, error = answer.status, answer.error
-            if rows:
-                rows[-1] = rows[-1].model_copy(update={"truncated": True})
             break
-        outcome = await environment.step(action.action)
+        try:
+            outcome = await environment.step(action.action)
+        except SpeakerFailed as failure:
+            status, error = "speaker_error", str(failure)
+            break
         truncated = not outcome.done and (outcome.truncated or step + 1 == config.rollout.max_steps)
         rows.append(
             Transition(
@@ -73,11 +85,15 @@ async def play_episode(
                 token_ids=list(answer.completion.token_ids) if answer.completion else [],
                 logprobs=list(answer.completion.logprobs) if answer.completion else [],
                 generation=answer.generation,
+                speaker_generations=ctx.spoken.pop(episode_id, None),
             )
         )
         if outcome.done or truncated:
             break
         state = state.after(answer.text, outcome.observation)
+    ctx.spoken.pop(episode_id, None)  # of a step that is not there
+    if error is not None and rows:
+        rows[-1] = rows[-1].model_copy(update={"truncated": True})
     episode = Episode(
         run=config.run,
         iteration=ctx.iteration,
@@ -108,7 +124,7 @@ async def play_all(ctx: StageContext, tasks: Sequence[Task], split: Split) -> li
     async def play(numbered: tuple[int, Task]) -> EpisodeResult:
         number, task = numbered
         episode_id = f"{ctx.config.run}/{ctx.iteration:05d}/{split}/{number:05d}"
-        return await play_episode(ctx, ctx.new_environment(), task, episode_id, uniform=uniform)
+        return await play_episode(ctx, ctx.new_environment(episode_id), task, episode_id, uniform=uniform)
 
     return await ctx.map(enumerate(tasks), play, "episodes")
 

@@ -9,7 +9,7 @@ import asyncio
 from schemas.rows import Future
 from storage.history import State
 from tasks.context import StageContext
-from tasks.environments.base import Step, Task
+from tasks.environments.base import SpeakerFailed, Step, Task
 from tasks.formats import read_action
 from tasks.roles import UNIFORM, sample_action
 from tasks.transcript import Ending, Transcript, write_transcript
@@ -37,8 +37,16 @@ async def play_futures(
 async def _play_future(
     ctx: StageContext, task: Task, state: State, text: str, action: str, critique_id: str, number: int
 ) -> Future:
+    row = _future(ctx, critique_id, number)
+    try:
+        return await _play_on(ctx, task, state, text, action, row)
+    except SpeakerFailed as failure:
+        return row.model_copy(update={"status": "speaker_error", "error": str(failure)})
+
+
+def _future(ctx: StageContext, critique_id: str, number: int) -> Future:
     uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=False)
-    row = Future(
+    return Future(
         run=ctx.config.run,
         iteration=ctx.iteration,
         future_id=f"{critique_id}/f/{number}",
@@ -49,7 +57,13 @@ async def _play_future(
         source="rollout",
         policy_version=UNIFORM if uniform else ctx.model_version("policy", "policy"),
     )
-    environment, form = ctx.new_environment(), ctx.environment.action_format
+
+
+async def _play_on(
+    ctx: StageContext, task: Task, state: State, text: str, action: str, row: Future
+) -> Future:
+    uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=False)
+    environment, form = ctx.new_environment(row.future_id), ctx.environment.action_format
     seen = await environment.reset(task)
     for turn in state.turns:
         seen = (await environment.step(read_action(turn.text, form).action)).observation

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import cast
 
 from schemas.config import EnvironmentSection
-from tasks.environments.base import Environment
+from tasks.environments.base import Environment, asks_model
 
 BUILTIN = {
     "frozen_lake": "tasks.environments.frozen_lake:FrozenLake",
@@ -33,6 +33,23 @@ def make_environment(section: EnvironmentSection) -> Environment:
         raise UnusableEnvironment(
             f"environment.options: {section.name} does not take {dict(section.options)}: {error}"
         ) from error
+
+
+def check_speaker(section: EnvironmentSection, environment: Environment) -> None:
+    """Refuse an environment whose speaker is missing, or one configured that nothing asks.
+
+    Raises:
+        UnusableEnvironment: the field and the remedy.
+    """
+    if asks_model(environment) and section.speaker is None:
+        raise UnusableEnvironment(
+            f"environment.speaker: in {environment.name} a model speaks, and none is configured; set at least "
+            "environment.speaker.engine to the name of an engine"
+        )
+    if section.speaker is not None and not asks_model(environment):
+        raise UnusableEnvironment(
+            f"environment.speaker: no model speaks in {environment.name} with these options; remove it"
+        )
 
 
 def _factory(name: str) -> Callable[..., Environment]:

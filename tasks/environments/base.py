@@ -4,9 +4,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from schemas.rows import Split
+from tasks.engines.base import Message
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,48 @@ class ListsActions(Protocol):
     def legal_actions(self, observation: str) -> Sequence[str]:
         """All environment actions that would be accepted now."""
         ...
+
+
+class SpeakerFailed(Exception):
+    """What the model in an environment should have said could not be had, or could not be read. An environment lets it
+    pass (or raises it, of an answer it can't read): the episode becomes a row with status speaker_error."""
+
+
+class Ask(Protocol):
+    """Asks the model that speaks in an environment (`environment.speaker`)."""
+
+    async def __call__(self, messages: tuple[Message, ...], *, item: str, regex: str | None = None) -> str:
+        """One completion, without hidden reasoning and surrounding space.
+
+        Args:
+            messages: the chat.
+            item: tells the requests of one episode apart, for instance the turn; with the episode it keys the random
+                stream, so the same item and messages give the same answer within a stage.
+            regex: the format of the whole answer, held to where `environment.speaker.structured` is set.
+
+        Raises:
+            SpeakerFailed: the request failed.
+        """
+        ...
+
+
+@runtime_checkable
+class AsksModel(Protocol):
+    """An environment in which another model speaks: an oracle, an opponent, a simulated user.
+
+    Its words come again in another stage only if its engine repeats itself, so such an environment is not
+    `replayable`. One that asks only under some of its options says so in an attribute `needs_speaker: bool`; without
+    the attribute it is taken to need a speaker.
+    """
+
+    def connect(self, ask: Ask) -> None:
+        """Take the way to ask; called once, before the first reset."""
+        ...
+
+
+def asks_model(environment: object) -> TypeGuard[AsksModel]:
+    """Whether a model has to speak in an environment as it is configured."""
+    return isinstance(environment, AsksModel) and getattr(environment, "needs_speaker", True)
 
 
 async def would_accept(
