@@ -5,7 +5,7 @@ from typing import Literal
 from schemas.rows import Critique, Refinement
 from storage.history import State
 from tasks.context import StageContext
-from tasks.environments.base import SpeakerFailed, Task, would_accept
+from tasks.environments.base import EpisodeFailed, Task, would_accept
 from tasks.formats import Action, read_action
 
 
@@ -44,8 +44,8 @@ async def make_proposal(
         try:
             environment = ctx.new_environment(proposal_id)
             valid = await would_accept(environment, task, past, state.observation, action.action)
-        except SpeakerFailed as failure:
-            valid, status, fault = False, "speaker_error", str(failure)
+        except EpisodeFailed as failure:
+            valid, status, fault = False, failure.status, str(failure)
     return Refinement(
         run=ctx.config.run,
         iteration=ctx.iteration,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from schemas.rows import Episode, Split, Transition
 from storage.history import State
 from tasks.context import StageContext
-from tasks.environments.base import Environment, SpeakerFailed, Task
+from tasks.environments.base import Environment, EpisodeFailed, Task
 from tasks.roles import UNIFORM, sample_action
 from tasks.seeding import derive_seed
 from tasks.stage import Inputs, Output, Resolver, Stage
@@ -30,8 +30,8 @@ async def play_episode(
     """Play one episode with the policy, or with random legal actions in a share of steps (`uniform`).
 
     The environment's own end is `done`; reaching `rollout.max_steps` is `truncated`. A request that the
-    engine refuses ends the episode with status engine_error, one of the environment's speaker with speaker_error: its
-    last step is not there, the earlier ones are truncated.
+    engine refuses ends the episode with status engine_error, one of the environment's speaker with speaker_error, an
+    environment that breaks with environment_error: its last step is not there, the earlier ones are truncated.
 
     Args:
         ctx: the stage's context.
@@ -46,8 +46,8 @@ async def play_episode(
     status, error, steps = "ok", None, config.rollout.max_steps
     try:
         state = State((), await environment.reset(task))
-    except SpeakerFailed as failure:
-        status, error, steps = "speaker_error", str(failure), 0
+    except EpisodeFailed as failure:
+        status, error, steps = failure.status, str(failure), 0
     for step in range(steps):
         transition_id = f"{episode_id}/{step:03d}"
         answer, action = await sample_action(ctx, state, use="policy", item=transition_id, uniform=uniform)
@@ -56,8 +56,8 @@ async def play_episode(
             break
         try:
             outcome = await environment.step(action.action)
-        except SpeakerFailed as failure:
-            status, error = "speaker_error", str(failure)
+        except EpisodeFailed as failure:
+            status, error = failure.status, str(failure)
             break
         truncated = not outcome.done and (outcome.truncated or step + 1 == config.rollout.max_steps)
         rows.append(

@@ -9,7 +9,7 @@ import asyncio
 from schemas.rows import Future
 from storage.history import State
 from tasks.context import StageContext
-from tasks.environments.base import SpeakerFailed, Step, Task
+from tasks.environments.base import EpisodeFailed, Step, Task
 from tasks.formats import read_action
 from tasks.roles import UNIFORM, sample_action
 from tasks.transcript import Ending, Transcript, write_transcript
@@ -40,8 +40,8 @@ async def _play_future(
     row = _future(ctx, critique_id, number)
     try:
         return await _play_on(ctx, task, state, text, action, row)
-    except SpeakerFailed as failure:
-        return row.model_copy(update={"status": "speaker_error", "error": str(failure)})
+    except EpisodeFailed as failure:
+        return row.model_copy(update={"status": failure.status, "error": str(failure)})
 
 
 def _future(ctx: StageContext, critique_id: str, number: int) -> Future:

@@ -4,7 +4,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
+
+import numpy as np
 
 from schemas.rows import Split
 from tasks.engines.base import Message
@@ -96,9 +98,18 @@ class ListsActions(Protocol):
         ...
 
 
-class SpeakerFailed(Exception):
+class EpisodeFailed(Exception):
+    """The environment can't go on with this episode, through no fault of the policy's. The episode becomes a row with
+    status environment_error and this message; others go on."""
+
+    status: ClassVar[str] = "environment_error"
+
+
+class SpeakerFailed(EpisodeFailed):
     """What the model in an environment should have said could not be had, or could not be read. An environment lets it
     pass (or raises it, of an answer it can't read): the episode becomes a row with status speaker_error."""
+
+    status = "speaker_error"
 
 
 class Ask(Protocol):
@@ -158,19 +169,22 @@ async def would_accept(
 
 
 class GlobalRandom:
-    """A private state of Python's global random module, for libraries that draw from it.
+    """A private state of the global generators of Python and NumPy, for libraries that draw from them.
 
     Several episodes run at once; each wraps its calls in its own state, so that they do not disturb one
     another.
     """
 
     def __init__(self, seed: int) -> None:
-        self._state = random.Random(seed).getstate()
+        self._state: Any = random.Random(seed).getstate()
+        self._numpy: Any = np.random.RandomState(seed % 2**32).get_state()
 
     def __enter__(self) -> None:
-        self._outer = random.getstate()
+        self._outer = random.getstate(), np.random.get_state()
         random.setstate(self._state)
+        np.random.set_state(self._numpy)
 
     def __exit__(self, *_: object) -> None:
-        self._state = random.getstate()
-        random.setstate(self._outer)
+        self._state, self._numpy = random.getstate(), np.random.get_state()
+        random.setstate(self._outer[0])
+        np.random.set_state(self._outer[1])
