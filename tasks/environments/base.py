@@ -1,7 +1,7 @@
 """The environment protocol: what someone writes, in about 60 lines, to train on their own task."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
@@ -45,11 +45,17 @@ class Step:
 
 @dataclass(frozen=True)
 class ActionFormat:
-    """How an environment action is written: a regular expression for structured output and a line for the
-    prompt."""
+    """How an environment action is written.
+
+    Attributes:
+        regex: a regular expression, for structured output.
+        description: a line for the prompt.
+        sample: draws an action at random, where all that can be written are of one kind; the random baseline's.
+    """
 
     regex: str
     description: str
+    sample: Callable[[random.Random], str] | None = None
 
 
 class Environment(Protocol):
