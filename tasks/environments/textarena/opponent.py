@@ -1,0 +1,38 @@
+"""The other player of a game for two: a model that sees what its seat sees."""
+
+import re
+
+from tasks.engines.base import Message
+from tasks.environments.base import ActionFormat, Ask
+
+
+class Opponent:
+    """One episode's opponent. Its chat is its own view of the game: news, then its move, in turn.
+
+    Args:
+        ask: the way to the model.
+        form: how a move is written; a structured speaker is held to it.
+    """
+
+    def __init__(self, ask: Ask, form: ActionFormat) -> None:
+        self._ask, self._form = ask, form
+        rules = (
+            "You are playing a game against another player. Follow its rules and try to win. Answer with your move "
+            f"and nothing else: {form.description}."
+        )
+        self._chat: tuple[Message, ...] = (Message(role="system", content=rules),)
+        self._turn = 0
+
+    async def move(self, news: str) -> str:
+        """Its next move: the first text in its answer that has the format, or the whole answer, which the game will
+        then refuse.
+
+        Raises:
+            SpeakerFailed: the model gave no answer.
+        """
+        chat = (*self._chat, Message(role="user", content=news))
+        answer = await self._ask(chat, item=f"opponent/{self._turn}", regex=self._form.regex)
+        self._chat = (*chat, Message(role="assistant", content=answer))
+        self._turn += 1
+        found = re.search(self._form.regex, answer)
+        return found[0] if found else answer
