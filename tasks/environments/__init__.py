@@ -11,6 +11,7 @@ from tasks.environments.base import Environment, asks_model
 BUILTIN = {
     "frozen_lake": "tasks.environments.frozen_lake:FrozenLake",
     "textarena": "tasks.environments.textarena:TextArena",
+    "twenty_questions": "tasks.environments.twenty_questions:TwentyQuestions",
 }
 
 

@@ -1,0 +1,140 @@
+"""20 Questions: find an object by yes-or-no questions (one of the paper's three tasks).
+
+`things` reads the objects, `names` says when a guess names one, `questions` and `vocabulary` read questions, `oracles`
+answer them, `validation` checks all of it without a model.
+"""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from schemas.load import PROJECT_ROOT
+from schemas.rows import Split
+from tasks.environments.base import ActionFormat, Ask, Step, Task
+from tasks.environments.twenty_questions.oracles import Answer, Facts, ask_oracle
+from tasks.environments.twenty_questions.questions import Question, read_question
+from tasks.environments.twenty_questions.things import SHIPPED, Thing, load_things
+from tasks.environments.twenty_questions.validation import faults
+from tasks.environments.twenty_questions.vocabulary import FILES, vocabulary
+
+TURNS = 20
+GAMES: dict[Split, int] = {"train": 1000, "eval": 500}
+
+_RULES = (
+    "You play Twenty Questions. I think of an object, and you find out which one. In each turn you ask one question "
+    f"that can be answered with yes or no; I answer Yes, No or Invalid. You have {TURNS} questions, and naming the "
+    "object is a question too: you win when you ask for it by its full name, for example 'Is it a hot dog?'."
+)
+_PLAIN = (
+    " Ask about one property at a time and in plain words: 'Is it an animal?', 'Does it have wheels?', 'Is it made of "
+    "wood?', 'Can you eat it?', 'Is it used for cutting?', 'Do you find it in a kitchen?', 'Is it bigger than a car?'."
+)
+
+
+class TwentyQuestions:
+    """One game: a secret object. The 20th question ends it as done; a win is reward 1 and success.
+
+    Train and eval have different objects, dealt by `seed`: with 1,500 objects or more, 1,000 train and 500 eval games
+    as in the paper; of a shorter list one third is held out. A task's seed picks its object.
+
+    Args:
+        oracle: who answers. speaker: the model of `environment.speaker`; facts: the table of facts, without a model.
+        objects: a table of objects (see `things.load_things`); None: the shipped one.
+        seed: of the deal.
+
+    Raises:
+        ValueError: the table can't be used, or has no facts to answer from.
+    """
+
+    name = "twenty_questions"
+    action_format = ActionFormat(
+        r"[^\n?]{3,120}\?", "one question that yes or no can answer, for example: Is it an animal?"
+    )
+    templates: Mapping[str, Path] = {}
+    markov = False
+
+    def __init__(
+        self, oracle: Literal["speaker", "facts"] = "speaker", objects: str | None = None, seed: int = 0
+    ) -> None:
+        if oracle not in ("speaker", "facts"):
+            raise ValueError(f"oracle: {oracle!r} is neither speaker nor facts")
+        path = SHIPPED if objects is None else _found(objects)
+        self.things = load_things(path)
+        self.files = {"objects": path, **FILES}
+        self._facts: Facts | None = None
+        if oracle == "facts":
+            unknown = [thing.title for thing in self.things if thing.facts is None]
+            if unknown:
+                raise ValueError(
+                    f"oracle: {path} has no facts (of {unknown[0]}, ...); add a column facts, or set oracle to speaker"
+                )
+            self._facts = Facts(self.things, vocabulary())
+        # Only a model's answers may differ when the same question is asked again.
+        self.replayable = self._facts is not None
+        self.needs_speaker = self._facts is None
+        self.instructions = _RULES + (_PLAIN if self._facts else "")
+        self._dealt = deal(self.things, seed)
+        self._ask: Ask | None = None
+
+    def connect(self, ask: Ask) -> None:
+        """As `tasks.environments.base.AsksModel`."""
+        self._ask = ask
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        return [Task(f"twenty_questions/{split}/{n:04d}", split, n) for n in range(len(self._dealt[split]))]
+
+    def thing(self, task: Task) -> Thing:
+        """The secret object of a task."""
+        pool = self._dealt[task.split]
+        return pool[task.seed % len(pool)]
+
+    async def reset(self, task: Task) -> str:
+        self._thing, self._turn = self.thing(task), 0
+        return f"I am thinking of an object. You have {TURNS} questions."
+
+    async def step(self, action: str) -> Step:
+        self._turn += 1
+        question = read_question(action)
+        well_formed = re.fullmatch(self.action_format.regex, action) is not None
+        if well_formed and names(question, self._thing):
+            return Step(f"Yes, it is: {self._thing.title}. You win.", reward=1.0, done=True, success=True)
+        answer = await self._answer(action, question) if well_formed else "Invalid"
+        left = TURNS - self._turn
+        if not left:
+            told = f"{answer}. That was your last question: it was {self._thing.title}. You lose."
+            return Step(told, done=True, valid=answer != "Invalid")
+        return Step(f"{answer}. Questions left: {left}.", valid=answer != "Invalid")
+
+    async def _answer(self, text: str, question: Question) -> Answer:
+        if self._facts is not None:
+            return self._facts.answer(self._thing, question)
+        if self._ask is None:
+            raise RuntimeError("twenty_questions: connect(ask) comes before a game whose oracle is a model")
+        return await ask_oracle(self._ask, self._thing, text, self._turn)
+
+    def validate(self) -> list[str]:
+        """Names, and the facts where the table has them; no model."""
+        return faults(self.things, vocabulary())
+
+
+def _found(objects: str) -> Path:
+    """A table looked up from the working directory, then from the project's root, as all files of a configuration."""
+    named = Path(objects).expanduser()
+    return named if named.is_absolute() or named.exists() else PROJECT_ROOT / named
+
+
+def names(question: Question, thing: Thing) -> bool:
+    """Whether a question names the object: its full name or a synonym. 'Is it orange?' asks for the colour."""
+    if question.named is None or not thing.wins(question.named):
+        return False
+    return question.has_article or vocabulary().fact("is", question.named) is None
+
+
+def deal(things: Sequence[Thing], seed: int) -> dict[Split, list[Thing]]:
+    """Objects of the train and of the eval games, all different, in an order that `seed` gives."""
+    order = random.Random(seed).sample(range(len(things)), len(things))
+    held_out = min(GAMES["eval"], max(1, len(things) // 3))
+    train = order[held_out : held_out + GAMES["train"]]
+    return {"train": [things[n] for n in train], "eval": [things[n] for n in order[:held_out]]}

@@ -1,0 +1,84 @@
+"""Who answers the questions: the table of facts, or a model."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from tasks.engines.base import Message
+from tasks.environments.base import Ask, SpeakerFailed
+from tasks.environments.twenty_questions.names import key
+from tasks.environments.twenty_questions.questions import Question
+from tasks.environments.twenty_questions.things import Thing
+from tasks.environments.twenty_questions.vocabulary import Vocabulary
+
+Answer = Literal["Yes", "No", "Invalid"]
+ANSWERS: dict[str, Answer] = {"yes": "Yes", "no": "No", "invalid": "Invalid"}
+ANSWER_REGEX = "Yes|No|Invalid"
+
+
+class Facts:
+    """Answers from a table of facts, without any model. What is not in the table is not true; what can't be read is
+    Invalid.
+
+    Args:
+        things: the objects, all with facts.
+        vocabulary: the words of questions.
+    """
+
+    def __init__(self, things: Sequence[Thing], vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._sizes = {
+            key(name): thing.size for thing in things for name in (thing.name, thing.title, *thing.synonyms)
+        }
+
+    def answer(self, thing: Thing, question: Question) -> Answer:
+        """Answer a question that does not name the object."""
+        if question.compared is not None:
+            return self._compare(thing, question.compared, bigger=question.bigger)
+        for frame, words in question.readings:
+            kind = self._vocabulary.kinds.get(key(words)) if frame == "is" else None
+            if kind is not None:
+                return "Yes" if kind in thing.categories else "No"
+            fact = self._vocabulary.fact(frame, words)
+            if fact is not None:
+                return "Yes" if fact in (thing.facts or ()) else "No"
+        return "No" if question.named is not None and key(question.named) in self._sizes else "Invalid"
+
+    def _compare(self, thing: Thing, other: str, *, bigger: bool) -> Answer:
+        """By size; two objects of one size, or an unknown one, can't be compared."""
+        measure = self._vocabulary.yardsticks.get(key(other), self._sizes.get(key(other)))
+        if thing.size is None or measure is None or measure == thing.size:
+            return "Invalid"
+        return "Yes" if (thing.size > measure) == bigger else "No"
+
+
+async def ask_oracle(ask: Ask, thing: Thing, question: str, turn: int) -> Answer:
+    """The model's answer. It sees the object and this question alone, so that equal questions are equal requests.
+
+    Raises:
+        SpeakerFailed: the request failed, or the answer is none of the three.
+    """
+    said = await ask(oracle_messages(thing, question), item=str(turn), regex=ANSWER_REGEX)
+    first = said.strip(" \t\n.*\"'").split(maxsplit=1)[:1]
+    answer = ANSWERS.get(first[0].strip(".,;:!*\"'").casefold()) if first else None
+    if answer is None:
+        raise SpeakerFailed(
+            f"the oracle wrote {said[:80]!r}, which is none of Yes, No and Invalid; set environment.speaker.structured "
+            "to true, or use another model"
+        )
+    return answer
+
+
+def oracle_messages(thing: Thing, question: str) -> tuple[Message, ...]:
+    """What the oracle is asked."""
+    kinds = f" Kind: {', '.join(thing.categories)}." if thing.categories else ""
+    meaning = f" Meaning: {thing.definition}." if thing.definition else ""
+    return (
+        Message(
+            role="system",
+            content="You know a secret object, and a player tries to find it by questions. Answer each question about "
+            "the object truthfully, by what holds for it usually, with one word: Yes or No. Answer Invalid if it is no "
+            "question that yes or no can answer, or if it asks for more than one thing.\n"
+            f"The object: {thing.title}.{kinds}{meaning}",
+        ),
+        Message(role="user", content=question),
+    )

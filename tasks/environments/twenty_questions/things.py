@@ -1,0 +1,166 @@
+"""The objects that a game is about: the shipped table, one like it, or the table of THINGS.
+
+THINGS (Hebart et al. 2019): 1,854 object concepts with WordNet synonyms and definitions. Its table
+(things_concepts.tsv) is told by its columns Word and uniqueID.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tasks.environments.twenty_questions.names import is_last_words, key, split_qualifier
+from tasks.environments.twenty_questions.vocabulary import vocabulary
+
+SHIPPED = Path(__file__).parent / "data" / "objects.tsv"
+_COLUMNS = ("name", "synonyms", "category", "definition")
+_DEFINITION = "Definition (from WordNet, Google, or Wikipedia)"
+_THINGS = ("Word", "uniqueID", "WordNet Synonyms", _DEFINITION)
+_CATEGORY = "Bottom-up Category (Human Raters)"
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object.
+
+    Attributes:
+        name: its full name, without a qualifier; homonyms share it.
+        qualifier: what tells homonyms apart, as in bat (animal); None where the name is enough.
+        synonyms: other full names.
+        categories: what kinds of object it is, most special first, then the kinds above them; empty: not known.
+        definition: a phrase that says what it is.
+        size: 0 (a coin) to 5 (larger than a car); None: not known.
+        facts: what is true of it, of the vocabulary's facts; None: not known.
+    """
+
+    name: str
+    qualifier: str | None
+    synonyms: tuple[str, ...]
+    categories: tuple[str, ...]
+    definition: str
+    size: int | None = None
+    facts: frozenset[str] | None = None
+
+    @property
+    def title(self) -> str:
+        """The name with its qualifier."""
+        return f"{self.name} ({self.qualifier})" if self.qualifier else self.name
+
+    def wins(self, guess: str) -> bool:
+        """Whether a guess names it: the full name or a synonym, with no qualifier or with its own."""
+        name, qualifier = split_qualifier(guess)
+        if qualifier is not None and self.qualifier is not None and key(qualifier) != key(self.qualifier):
+            return False
+        return key(name) in {key(known) for known in (self.name, *self.synonyms)}
+
+
+@lru_cache(maxsize=8)
+def load_things(path: Path = SHIPPED) -> tuple[Thing, ...]:
+    """Read a table of objects (.tsv, .csv or .parquet), in its order.
+
+    Args:
+        path: a table with the columns name, synonyms, category, definition and optionally size and facts (lists parted
+            by ';'), as the shipped one; or that of THINGS.
+
+    Raises:
+        ValueError: it can't be read, a column is missing, or a row is wrong; the row is named.
+    """
+    frame = _read(path)
+    if set(_COLUMNS) <= set(frame.columns):
+        rows = _own(frame, path)
+    elif set(_THINGS) <= set(frame.columns):
+        rows = _things(frame)
+    else:
+        raise ValueError(
+            f"objects: {path} has the columns {', '.join(frame.columns)}; it needs {', '.join(_COLUMNS)}, or those of "
+            f"THINGS: {', '.join(_THINGS)}"
+        )
+    things = tuple(rows)
+    titles = Counter(key(thing.title) for thing in things)
+    if twice := [thing.title for thing in things if titles[key(thing.title)] > 1]:
+        raise ValueError(
+            f"objects: {path} has {twice[0]} twice; tell homonyms apart with a qualifier: bat (animal)"
+        )
+    if len(things) < 2:
+        raise ValueError(f"objects: {path} has fewer than two objects; add rows")
+    return things
+
+
+def _read(path: Path) -> pl.DataFrame:
+    readers: Mapping[str, Any] = {
+        ".tsv": lambda: pl.read_csv(path, separator="\t", infer_schema=False, quote_char=None),
+        ".csv": lambda: pl.read_csv(path, infer_schema=False),
+        ".parquet": lambda: pl.read_parquet(path).with_columns(pl.all().cast(pl.String)),
+    }
+    if path.suffix not in readers:
+        raise ValueError(f"objects: {path} is no .tsv, .csv or .parquet file; convert it")
+    try:
+        frame: pl.DataFrame = readers[path.suffix]()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise ValueError(f"objects: {path} can't be read: {error}") from error
+    return frame.fill_null("")
+
+
+def _own(frame: pl.DataFrame, path: Path) -> Iterator[Thing]:
+    """Rows of the shipped form."""
+    known = vocabulary()
+    for row in frame.iter_rows(named=True):
+        title, size = row["name"], row.get("size", "")
+        if not title.strip():
+            raise ValueError(f"objects: {path} has a row without a name; add one")
+        name, qualifier = split_qualifier(title)
+        kinds = _listed(row["category"])
+        if size not in ("", *"012345"):
+            raise ValueError(f"objects: {path}: size of {title} is {size!r}; use 0 to 5, or leave it empty")
+        facts = None
+        if "facts" in row:
+            try:
+                facts = known.facts_of(kinds, size, _listed(row["facts"]))
+            except KeyError as error:
+                raise ValueError(
+                    f"objects: {path}: {title}: {error.args[0]} is neither a category nor a fact of "
+                    f"{known.place}; correct it, or leave the column facts out"
+                ) from error
+        above = tuple(known.with_parents(kinds)) if facts is not None else kinds
+        yield Thing(
+            name,
+            qualifier,
+            _listed(row["synonyms"]),
+            above,
+            row["definition"],
+            int(size) if size else None,
+            facts,
+        )
+
+
+def _things(frame: pl.DataFrame) -> Iterator[Thing]:
+    """Rows of THINGS. Where several concepts share a word, the category tells them apart, or else the concept's id.
+
+    A synonym that is the end of the name ('dog' for a hot dog, in WordNet) is left out: naming it would win with the
+    last word alone.
+    """
+    rows = [
+        {name: value.replace("_", " ").strip() for name, value in row.items()}
+        for row in frame.iter_rows(named=True)
+    ]
+    shared = Counter(key(row["Word"]) for row in rows)
+    kinds = Counter((key(row["Word"]), row.get(_CATEGORY, "")) for row in rows)
+    for row in rows:
+        word, kind = row["Word"], row.get(_CATEGORY, "")
+        told = kind if kind and kinds[key(word), kind] == 1 else row["uniqueID"]
+        others = (other.strip() for other in row["WordNet Synonyms"].split(","))
+        yield Thing(
+            name=word,
+            qualifier=told if shared[key(word)] > 1 else None,
+            synonyms=tuple(o for o in others if o and key(o) != key(word) and not is_last_words(o, word)),
+            categories=tuple(k.strip() for k in kind.split(",") if k.strip()),
+            definition=row[_DEFINITION],
+        )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(";") if part.strip())
