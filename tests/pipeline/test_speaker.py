@@ -41,6 +41,8 @@ def asked(make_config: Callable[..., Config]) -> Callable[..., Config]:
                 "speaker": {"engine": "other", "structured": True, **speaker},
             },
             rollout={"episodes": 8},
+            replay={"transitions": 4},
+            improvement={"states": 3},
         )
 
     return make
@@ -171,7 +173,10 @@ def test_an_environment_without_its_speaker_is_not_played(
 def test_the_plan_counts_what_it_is_asked(
     asked: Callable[..., Config], make_config: Callable[..., Config]
 ) -> None:
-    with_it, without = plan(asked()), plan(make_config(rollout={"episodes": 8}))
+    with_it, without = (
+        plan(asked()),
+        plan(make_config(rollout={"episodes": 8}, replay={"transitions": 4}, improvement={"states": 3})),
+    )
     requests = [{r.stage: r.requests for r in rows} for rows in (with_it, without)]
     assert requests[0]["rollout"] == 2 * requests[1]["rollout"]
     assert requests[0]["critique"] == requests[1]["critique"]
