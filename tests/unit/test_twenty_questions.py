@@ -83,6 +83,8 @@ def test_the_shipped_objects_can_all_be_won_and_asked_about(game: TwentyQuestion
         ("Is it an orange?", "orange", "win"),
         ("Is it orange?", "orange", "Yes"),
         ("Is it orange?", "banana", "No"),
+        ("Are they glasses?", "glasses", "win"),
+        ("Is it a glass?", "glasses", "Yes"),  # in part made of it
     ],
 )
 def test_a_win_is_the_full_name_or_a_synonym(question: str, title: str, answer: str) -> None:
@@ -180,21 +182,19 @@ def test_halving_what_is_left_finds_every_held_out_object(game: TwentyQuestions)
 
 
 def things_table() -> pl.DataFrame:
-    """Four rows as the table of THINGS has them."""
+    """Six rows as the table of THINGS has them."""
     return pl.DataFrame(
         {
-            "Word": ["hot dog", "bat", "bat", "air_conditioner"],
-            "uniqueID": ["hot_dog", "bat1", "bat2", "air_conditioner"],
-            "WordNet Synonyms": ["frank, hotdog, dog, wiener", "chiropteran", "club, bat", ""],
+            "Word": ["hot dog", "bat", "bat", "air_conditioner", "blind", "blinds"],
+            "uniqueID": ["hot_dog", "bat1", "bat2", "air_conditioner", "blind", "blinds"],
+            "WordNet Synonyms": ["frank, hotdog, dog, wiener", "chiropteran", "club, bat", "", "screen", ""],
             DEFINITION: [
-                "a sausage in a bun",
-                "a flying mammal",
-                "a club for hitting a ball",
-                "it cools the air",
+                "a sausage in a bun", "a flying mammal", "a club for hitting a ball", "it cools the air",
+                "a hunter's shelter", "what darkens a window",
             ],
-            "Bottom-up Category (Human Raters)": ["food", "animal", "sports equipment", None],
+            "Bottom-up Category (Human Raters)": ["food", "animal", "sports equipment", None, None, None],
         }
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "parquet"])
@@ -205,14 +205,15 @@ def test_the_table_of_things_is_read(tmp_path: Path, kind: str) -> None:
         table.write_parquet(path)
     else:
         table.write_csv(path, separator="\t" if kind == "tsv" else ",")
-    dog, animal, club, cooler = load_things(path)
+    dog, animal, club, cooler, blind, blinds = load_things(path)
     assert [t.title for t in (dog, animal, club)] == ["hot dog", "bat (animal)", "bat (sports equipment)"]
     assert dog.synonyms == ("frank", "wiener"), "a dog does not win a hot dog, whatever WordNet says"
     assert club.wins("club") and club.wins("bat") and not club.wins("bat (animal)")
     assert cooler.name == "air conditioner" and cooler.wins("an air-conditioner") and cooler.categories == ()
     assert animal.definition == "a flying mammal"
-    assert faults((dog, animal, club, cooler), vocabulary()) == []
-    assert len(TwentyQuestions(objects=str(path)).tasks("train")) == 3
+    assert (blind.title, blinds.title) == ("blind (blind)", "blinds (blinds)"), "told apart by their ids"
+    assert faults(load_things(path), vocabulary()) == []
+    assert len(TwentyQuestions(objects=str(path)).tasks("train")) == 4
     with pytest.raises(
         ValueError, match=r"oracle: .*has no facts \(of hot dog, \.\.\.\); add a column facts, or"
     ):

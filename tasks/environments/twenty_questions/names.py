@@ -7,7 +7,8 @@ from functools import lru_cache
 _ARTICLES = frozenset({"a", "an", "the", "some", "any"})
 _IRREGULAR = {
     "mice": "mouse", "geese": "goose", "teeth": "tooth", "feet": "foot", "men": "man", "women": "woman",
-    "children": "child", "people": "person", "wolves": "wolf", "dice": "dice",
+    "children": "child", "people": "person",
+    "glasses": "glasses",  # to see with; not two of what one drinks from
 }  # fmt: skip
 _QUALIFIED = re.compile(r"(?P<name>[^()]+?)\s*\((?P<qualifier>[^()]+)\)")
 

@@ -58,7 +58,6 @@ class Thing:
         return key(name) in {key(known) for known in (self.name, *self.synonyms)}
 
 
-@lru_cache(maxsize=8)
 def load_things(path: Path = SHIPPED) -> tuple[Thing, ...]:
     """Read a table of objects (.tsv, .csv or .parquet), in its order.
 
@@ -69,6 +68,16 @@ def load_things(path: Path = SHIPPED) -> tuple[Thing, ...]:
     Raises:
         ValueError: it can't be read, a column is missing, or a row is wrong; the row is named.
     """
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError as error:
+        raise ValueError(f"objects: {path} can't be read: {error.strerror}; correct the path") from error
+    return _load(path, changed)
+
+
+@lru_cache(maxsize=8)
+def _load(path: Path, changed: int) -> tuple[Thing, ...]:
+    """The objects of a table; `changed` (its time of change) tells its versions apart."""
     frame = _read(path)
     if set(_COLUMNS) <= set(frame.columns):
         rows = _own(frame, path)
@@ -80,8 +89,8 @@ def load_things(path: Path = SHIPPED) -> tuple[Thing, ...]:
             f"THINGS: {', '.join(_THINGS)}"
         )
     things = tuple(rows)
-    titles = Counter(key(thing.title) for thing in things)
-    if twice := [thing.title for thing in things if titles[key(thing.title)] > 1]:
+    known = Counter((key(thing.name), thing.qualifier) for thing in things)
+    if twice := [thing.title for thing in things if known[key(thing.name), thing.qualifier] > 1]:
         raise ValueError(
             f"objects: {path} has {twice[0]} twice; tell homonyms apart with a qualifier: bat (animal)"
         )
