@@ -64,6 +64,8 @@ async def play_episode(
             Transition(
                 run=config.run,
                 iteration=ctx.iteration,
+                status=outcome.status,
+                error=outcome.error,
                 transition_id=transition_id,
                 episode_id=episode_id,
                 split=task.split,

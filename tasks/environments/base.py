@@ -32,6 +32,8 @@ class Step:
         truncated: cut from outside the task's rules.
         success: the environment's own definition of success, at the end.
         valid: the environment accepted the action.
+        status: 'ok', or what failed in the environment itself as it judged the action; the transition's row has it,
+            with `error`, and is not replayed.
     """
 
     observation: str
@@ -41,6 +43,8 @@ class Step:
     success: bool = False
     valid: bool = True
     info: Mapping[str, Any] = field(default_factory=dict)
+    status: str = "ok"
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,22 @@ class AsksModel(Protocol):
 def asks_model(environment: object) -> TypeGuard[AsksModel]:
     """Whether a model has to speak in an environment as it is configured."""
     return isinstance(environment, AsksModel) and getattr(environment, "needs_speaker", True)
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """An environment made out of files, for instance its tasks. Their content determines what its stages give."""
+
+    files: Mapping[str, Path]
+    """By the option that names each."""
+
+
+@runtime_checkable
+class NamesNoOp(Protocol):
+    """An environment that says which action does nothing, or ends the episode with nothing done; the do-nothing
+    baseline takes it. Without the attribute that is the empty action."""
+
+    no_op: str
 
 
 async def would_accept(
