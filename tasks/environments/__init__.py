@@ -7,12 +7,7 @@ from typing import cast
 
 from schemas.config import EnvironmentSection
 from tasks.environments.base import Environment, asks_model
-
-BUILTIN = {
-    "frozen_lake": "tasks.environments.frozen_lake:FrozenLake",
-    "textarena": "tasks.environments.textarena:TextArena",
-    "twenty_questions": "tasks.environments.twenty_questions:TwentyQuestions",
-}
+from tasks.environments.registry import BUILTIN
 
 
 class UnusableEnvironment(Exception):
@@ -54,12 +49,15 @@ def check_speaker(section: EnvironmentSection, environment: Environment) -> None
 
 
 def _factory(name: str) -> Callable[..., Environment]:
-    path = BUILTIN.get(name, name)
+    known = BUILTIN.get(name)
+    if known is not None and known.missing:
+        raise UnusableEnvironment(f"environment.name: {name} {known.missing}")
+    path = known.path if known else name
     module, _, attribute = path.partition(":")
     if not attribute:
-        known = ", ".join(sorted(BUILTIN))
+        names = ", ".join(sorted(BUILTIN))
         raise UnusableEnvironment(
-            f"environment.name: '{name}' is unknown; use one of {known}, or an import path 'module:factory'"
+            f"environment.name: '{name}' is unknown; use one of {names}, or an import path 'module:factory'"
         )
     try:
         return cast(Callable[..., Environment], getattr(importlib.import_module(module), attribute))

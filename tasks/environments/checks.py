@@ -1,0 +1,57 @@
+"""What any environment has to be, beside its own validation."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import get_args
+
+from schemas.rows import Split
+from tasks.environments.base import Environment, ListsActions
+
+PARTS = ("name", "instructions", "action_format", "templates", "replayable", "markov")
+METHODS = ("tasks", "reset", "step", "validate")
+
+
+def faults_of(environment: Environment) -> list[str]:
+    """Everything that is wrong with an environment, one line a fault; no model is asked."""
+    label = getattr(environment, "name", type(environment).__name__)
+    lacking = [part for part in (*PARTS, *METHODS) if not hasattr(environment, part)]
+    if lacking:
+        return [f"{label}: has no {part}; see Environment in tasks/environments/base.py" for part in lacking]
+    return [f"{label}: {fault}" for fault in _protocol(environment)] + environment.validate()
+
+
+def _protocol(environment: Environment) -> Iterator[str]:
+    """Faults that need no knowledge of the task."""
+    known = {split: environment.tasks(split) for split in get_args(Split)}
+    for split, tasks in known.items():
+        if not tasks:
+            yield f"there is no task of split {split}"
+        if len({task.task_id for task in tasks}) < len(tasks):
+            yield f"two tasks of split {split} have the same task_id"
+        if any(task.split != split for task in tasks):
+            yield f"tasks({split!r}) gives tasks of another split"
+        if tasks != environment.tasks(split):
+            yield f"tasks({split!r}) gives other tasks when it is asked again"
+    common = {task.task_id for task in known["train"]} & {task.task_id for task in known["eval"]}
+    if common:
+        yield f"a task is in both splits: {min(common)}"
+    form = environment.action_format
+    try:
+        re.compile(form.regex)
+    except re.error as error:
+        yield f"action_format.regex is no regular expression: {error}"
+    for name, path in environment.templates.items():
+        if not path.is_file():
+            yield f"templates: {name}: no file {path}"
+    if isinstance(environment, ListsActions) and known["train"]:
+        yield from _listed(environment)
+
+
+def _listed(environment: Environment) -> Iterator[str]:
+    """Legal actions that are not written in the environment's own format."""
+    assert isinstance(environment, ListsActions)
+    observation = asyncio.run(environment.reset(environment.tasks("train")[0]))
+    for action in environment.legal_actions(observation):
+        if not re.fullmatch(environment.action_format.regex, action):
+            yield f"legal_actions lists {action!r}, which action_format.regex does not match"

@@ -1,0 +1,148 @@
+"""Mathematics problems with one final answer, in the form of MATH and MATH-500; needs math-verify.
+
+`problems` reads files, `score` compares answers, `data` holds a small set of our own problems.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from schemas.load import find_file
+from schemas.rows import Split
+from tasks.environments.base import ActionFormat, Step, Task
+from tasks.environments.math.problems import SHIPPED, Problem, load_problems
+from tasks.environments.verifier import Verified, verify
+
+LONGEST = 400  # characters of an answer; a longer one is none
+HELD_OUT = 5  # one problem of so many, chosen by its id, where no file for evaluation is given
+WRONG = "-987654321.125"  # nobody's answer
+_ENDINGS = {1.0: "The answer is correct.", 0.0: "The answer is not correct."}
+
+
+class Math:
+    """Solve a problem in one turn: the action is the final answer, and any answer ends the episode.
+
+    The reward is 1 for an answer that math-verify finds equal to the right one, in whatever form. Where the verifier
+    hangs or ends, the reward is 0 and the step says so in its status.
+
+    Args:
+        problems: a .parquet or .jsonl file, by default the shipped set; see `problems.load_problems`.
+        eval_problems: the held-out problems; by default a fifth of `problems`.
+        levels: use these alone, in both splits (MATH500-Hard: [5]).
+        subjects: likewise.
+        seconds: CPU time for checking an answer.
+
+    Raises:
+        ValueError: a file can't be used, or no problem of a split is left.
+    """
+
+    name = "math"
+    instructions = (
+        "Solve the problem. Reason step by step in the thought; the action is the final answer alone."
+    )
+    action_format = ActionFormat(
+        r"[^\n]{1,200}", "the final answer alone, plain or in LaTeX, for example \\frac{3}{4}"
+    )
+    templates: Mapping[str, Path] = {}
+    replayable = True
+    markov = False
+
+    def __init__(
+        self,
+        problems: str | None = None,
+        eval_problems: str | None = None,
+        levels: Sequence[int] | None = None,
+        subjects: Sequence[str] | None = None,
+        seconds: float = 5.0,
+    ) -> None:
+        named = {"problems": problems or str(SHIPPED), "eval_problems": eval_problems}
+        self.files = {option: find_file(path) for option, path in named.items() if path}
+        stamps = tuple(
+            (path, path.stat().st_mtime_ns if path.is_file() else 0) for path in self.files.values()
+        )
+        self._known = _splits(
+            stamps, tuple(levels) if levels else None, tuple(subjects) if subjects else None
+        )
+        self._seconds = seconds
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        """The problems of a split."""
+        return list(self._known[split].values())
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        return [Task(f"{split}/{known}", split, 0) for known in self._known[split]]
+
+    async def reset(self, task: Task) -> str:
+        self._problem = self._known[task.split][task.task_id.removeprefix(f"{task.split}/")]
+        return self._problem.problem
+
+    async def step(self, action: str) -> Step:
+        answer = action.strip()
+        if not answer or len(answer) > LONGEST:
+            return Step(f"That is no answer of 1 to {LONGEST} characters.", done=True, valid=False)
+        checked = await self._check(self._problem, answer)
+        ending = _ENDINGS[checked.score] if checked.status == "ok" else "The answer could not be checked."
+        return Step(
+            ending,
+            checked.score,
+            done=True,
+            success=checked.score == 1.0,
+            status=checked.status,
+            error=checked.error,
+        )
+
+    async def _check(self, problem: Problem, answer: str) -> Verified:
+        return await verify(
+            "tasks.environments.math.score:score", problem.answer, answer, seconds=self._seconds
+        )
+
+    def validate(self) -> list[str]:
+        """Every stated answer is right and another one wrong, and no problem is in both splits."""
+
+        async def faults(problem: Problem) -> list[str]:
+            right, wrong = await asyncio.gather(*(self._check(problem, a) for a in (problem.answer, WRONG)))
+            return [
+                f"{self.name}: problem {problem.problem_id}: {fault}"
+                for fault, found in (
+                    (
+                        f"its answer {problem.answer!r} does not verify ({right.error or 'no'})",
+                        right.score != 1,
+                    ),
+                    (f"the wrong answer {WRONG} does ({wrong.error or 'yes'})", wrong.score or wrong.error),
+                )
+                if found
+            ]
+
+        async def all_faults() -> list[list[str]]:
+            return await asyncio.gather(*map(faults, [*self.problems("train"), *self.problems("eval")]))
+
+        texts = [{problem.problem for problem in self.problems(split)} for split in ("train", "eval")]
+        shared = [f"{self.name}: in both splits: {text[:80]!r}" for text in sorted(texts[0] & texts[1])]
+        return [fault for some in asyncio.run(all_faults()) for fault in some] + shared
+
+
+@lru_cache(maxsize=8)
+def _splits(
+    stamps: tuple[tuple[Path, int], ...], levels: tuple[int, ...] | None, subjects: tuple[str, ...] | None
+) -> Mapping[Split, Mapping[str, Problem]]:
+    """Problem id -> problem, of each split, from one or two files and when they were last changed."""
+    first, *others = (load_problems(path) for path, _ in stamps)
+    named: dict[Split, Sequence[Problem]] = {"train": first, "eval": others[0] if others else ()}
+    if not others:
+        for split, held_out in (("train", False), ("eval", True)):
+            named[split] = [p for p in first if (int(p.problem_id[:8], 16) % HELD_OUT == 0) is held_out]
+    splits: dict[Split, Mapping[str, Problem]] = {
+        split: {
+            p.problem_id: p
+            for p in members
+            if (levels is None or p.level in levels) and (subjects is None or p.subject in subjects)
+        }
+        for split, members in named.items()
+    }
+    for split, left in splits.items():
+        if not left:
+            raise ValueError(
+                f"no problem is left for {split}; widen levels or subjects, or give another file"
+            )
+    return splits

@@ -1,0 +1,33 @@
+"""Making and scoring reasoning-gym's questions. `score` is called in the verifier's process."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import reasoning_gym
+from reasoning_gym.dataset import ProceduralDataset
+from reasoning_gym.factory import DATASETS
+
+
+def make_question(
+    task: str, config: Mapping[str, Any], seed: int
+) -> tuple[ProceduralDataset, dict[str, Any]]:
+    """The one question that a seed makes, and what scores its answers.
+
+    Raises:
+        ValueError: no such task, or it does not take this configuration.
+    """
+    if task not in DATASETS:
+        raise ValueError(f"reasoning-gym has no task '{task}' (it has {', '.join(sorted(DATASETS))})")
+    if taken := config.keys() & {"seed", "size"}:
+        raise ValueError(f"config: {', '.join(sorted(taken))} is set by each of our tasks; remove it")
+    try:
+        dataset = reasoning_gym.create_dataset(task, seed=seed, size=1, **config)
+    except (AssertionError, TypeError) as error:  # how its configurations refuse values and fields
+        raise ValueError(f"config: task {task} refuses {dict(config)}: {error}") from error
+    return dataset, dataset[0]
+
+
+def score(task: str, config: Mapping[str, Any], seed: int, answer: str) -> float:
+    """The task's own score of an answer, 0 to 1; for the arguments see `make_question`."""
+    dataset, entry = make_question(task, config, seed)
+    return float(dataset.score_answer(answer, entry))
