@@ -331,6 +331,14 @@ class EvaluationSection(Section):
     """Held-out tasks."""
 
     episodes: PositiveInt = Field(8, description="episodes an evaluation, over the eval tasks in turn")
+    repeats: PositiveInt = Field(
+        1, description="times that each of these episodes is played, for pass^k: the chance that k plays of a task all "
+        "succeed"
+    )  # fmt: skip
+    baseline: bool = Field(
+        True, description="also measure, once, what random actions win (where the environment lists its actions or its "
+        "action format can be sampled), or doing nothing"
+    )  # fmt: skip
     every: PositiveInt = Field(1, description="evaluate after every n-th iteration")
     patience: PositiveInt | None = Field(
         None, description="nlac/training stops after this many evaluations in a row without a better success rate than "

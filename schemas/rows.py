@@ -414,6 +414,7 @@ class Evaluation(Row):
     """One evaluation of one policy on held-out tasks."""
 
     TABLE: ClassVar[str] = "evaluations"
+    VERSION: ClassVar[int] = 2
     policy_version: str = Field(description="policy that played")
     environment: str = Field(description="environment name")
     episodes: int = Field(description="episodes played to an end")
@@ -426,6 +427,15 @@ class Evaluation(Row):
     mean_game_reward: float | None = Field(None, description="mean sum of the environment's own reward")
     mean_turns: float | None = Field(None, description="mean actions per episode")
     invalid_action_rate: float | None = Field(None, description="invalid actions / actions")
+    baseline: Literal["random", "nothing"] | None = Field(
+        None, description="a player without a model, on the same tasks: legal actions at random, or none done at all; "
+        "NULL: not played (evaluation.baseline)"
+    )  # fmt: skip
+    baseline_success_rate: float | None = Field(None, description="its success rate")
+    pass_hat: list[float] | None = Field(
+        None, description="pass^k for k = 1, 2, ... up to the fewest plays of a task: the mean over tasks of C(c, k) / "
+        "C(n, k), where c of n plays succeeded; NULL where no task was played twice (evaluation.repeats)"
+    )  # fmt: skip
 
 
 class Retention(Row):

@@ -1,8 +1,11 @@
-"""Stage evaluation: the newest policy on held-out tasks, with a 95% interval."""
+"""Stage evaluation: the newest policy on held-out tasks, with a 95% interval and beside a player without a model."""
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
 
 from schemas.rows import Episode, Evaluation, Retention, Transition
+from tasks.baseline import baseline
 from tasks.context import StageContext
 from tasks.retention import measure_retention, retention_metrics
 from tasks.rollout import episode_metrics, play_all
@@ -25,12 +28,36 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def pass_hat(episodes: Sequence[Episode]) -> list[float] | None:
+    """pass^k for k = 1, 2, ...: the chance that k plays of a task, any k, all succeed (Yao et al. 2024, tau-bench).
+
+    Of n plays of a task, c won, that is C(c, k) / C(n, k); the mean is over tasks. k goes up to the fewest plays of
+    any task.
+
+    Args:
+        episodes: played to an end.
+
+    Returns:
+        None where no task was played twice.
+    """
+    plays: dict[str, list[bool]] = defaultdict(list)
+    for episode in episodes:
+        plays[episode.task_id].append(episode.success)
+    if all(len(won) < 2 for won in plays.values()):
+        return None
+    return [
+        sum(math.comb(sum(won), k) / math.comb(len(won), k) for won in plays.values()) / len(plays)
+        for k in range(1, min(map(len, plays.values())) + 1)
+    ]
+
+
 async def evaluation(ctx: StageContext, inputs: Inputs) -> Output:
-    """Play `evaluation.episodes` eval episodes, the same tasks each iteration, so that policies are
-    compared pairwise; with `evaluation.retention` also score general prompts."""
-    known = ctx.environment.tasks("eval")
-    tasks = [known[n % len(known)] for n in range(ctx.config.evaluation.episodes)]
+    """Play `evaluation.episodes` eval tasks, the same each iteration, so that policies are compared pairwise, each
+    `evaluation.repeats` times; with `evaluation.retention` also score general prompts."""
+    section, known = ctx.config.evaluation, ctx.environment.tasks("eval")
+    tasks = [known[n % len(known)] for n in range(section.episodes) for _ in range(section.repeats)]
     results = await play_all(ctx, tasks, "eval")
+    beside = await baseline(ctx, tasks) if section.baseline else None
     episodes = [r.episode for r in results]
     played = [e for e in episodes if e.status == "ok"]
     successes = sum(e.success for e in played)
@@ -53,10 +80,17 @@ async def evaluation(ctx: StageContext, inputs: Inputs) -> Output:
         mean_game_reward=metrics.get("mean_game_reward"),
         mean_turns=metrics.get("mean_turns"),
         invalid_action_rate=metrics.get("invalid_action_rate"),
+        baseline=beside.kind if beside else None,
+        baseline_success_rate=beside.success_rate if beside else None,
+        pass_hat=pass_hat(played),
     )
     if low is not None and high is not None:
         metrics = {**metrics, "success_low": low, "success_high": high}
-    retention = await measure_retention(ctx) if ctx.config.evaluation.retention else []
+    if row.baseline_success_rate is not None:
+        metrics["baseline_success_rate"] = row.baseline_success_rate
+    if row.pass_hat is not None:
+        metrics[f"pass_hat_{len(row.pass_hat)}"] = row.pass_hat[-1]
+    retention = await measure_retention(ctx) if section.retention else []
     return Output(
         tables={
             "episodes": episodes,
@@ -75,10 +109,17 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="evaluation",
-    version=1,
+    version=2,
     pool="inference",
     tables=(Episode, Transition, Evaluation, Retention),
-    config=("environment", "rollout.max_steps", "evaluation.episodes", "evaluation.retention"),
+    config=(
+        "environment",
+        "rollout.max_steps",
+        "evaluation.episodes",
+        "evaluation.repeats",
+        "evaluation.baseline",
+        "evaluation.retention",
+    ),
     roles=("policy",),
     templates=("policy",),
     inputs=_inputs,

@@ -61,7 +61,9 @@ def plan(config: Config) -> list[PlanRow]:
         "policy-distillation": (
             0, 0, f"up to {distilled * config.policy.epochs} rows, {_steps(config, 'policy')} steps"
         ),
-        "evaluation": (config.evaluation.episodes * turns, roles.policy.max_tokens, played),
+        "evaluation": (
+            config.evaluation.episodes * config.evaluation.repeats * turns, roles.policy.max_tokens, played
+        ),
     }  # fmt: skip
     speaker = config.environment.speaker
     if speaker is not None:

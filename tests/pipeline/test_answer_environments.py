@@ -1,0 +1,70 @@
+"""Whole iterations on the environments with one answer: shipped configurations, scripted roles."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from schemas.config import Config
+from schemas.load import PROJECT_ROOT, load_config
+from storage.store import Committed, Store
+from tasks.check import check_config
+from tests.pipeline.conftest import Iterate
+
+RULES = "tests.support.answer_rules:sums"
+
+
+def play(
+    iterate: Iterate, store: Store, config: Config
+) -> tuple[dict[str, Committed], pl.DataFrame, pl.DataFrame]:
+    """An iteration's stages, its evaluation, and the transitions of its rollout."""
+    check_config(config, store.root)
+    made = {r.committed.manifest.stage: r.committed for r in iterate(config)}
+    return (
+        made,
+        made["evaluation"].scan("evaluations").collect(),
+        made["rollout"].scan("transitions").collect(),
+    )
+
+
+def test_an_iteration_of_mathematics_distils_right_answers(
+    make_config: Callable[..., Config], iterate: Iterate, store: Store, tmp_path: Path
+) -> None:
+    pytest.importorskip("math_verify", reason="math-verify is not installed: pip install -e '.[math]'")
+    lines = [json.dumps({"problem": f"What is {n} + {n + 9}?", "answer": str(2 * n + 9)}) for n in range(40)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(lines))
+    section = load_config(PROJECT_ROOT / "configs" / "math_smollm2.yaml").environment
+    environment = section.model_copy(update={"options": {"problems": str(tmp_path / "sums.jsonl")}})
+    config = make_config(
+        RULES, environment=environment.model_dump(), rollout={"episodes": 12}, evaluation={"repeats": 4}
+    )
+    made, evaluated, steps = play(iterate, store, config)
+    assert len(made) == 8
+    assert steps["done"].all() and set(steps["step"]) == {0}
+    assert set(steps["reward"]) == {0.0, 1.0} and (steps["success"] == (steps["reward"] == 1)).all()
+    row = evaluated.row(0, named=True)
+    assert row["episodes"] == 12 and len(row["pass_hat"]) == 4
+    assert row["pass_hat"][0] == pytest.approx(row["success_rate"]) and row["pass_hat"] == sorted(
+        row["pass_hat"], reverse=True
+    )
+    assert (row["baseline"], row["baseline_success_rate"]) == ("nothing", 0.0)
+    refined = made["refinement"].scan("refinements").filter(pl.col("distil")).collect()
+    assert refined.height and refined["valid"].all()
+
+
+def test_an_iteration_of_a_generated_task_takes_the_packages_score_as_reward(
+    make_config: Callable[..., Config], iterate: Iterate, store: Store
+) -> None:
+    pytest.importorskip(
+        "reasoning_gym", reason="reasoning-gym is not installed: pip install -e '.[reasoning-gym]'"
+    )
+    section = load_config(PROJECT_ROOT / "configs" / "reasoning_gym_smollm2.yaml").environment
+    short = {"min_terms": 2, "max_terms": 2, "min_digits": 3, "max_digits": 3}
+    environment = section.model_copy(update={"options": {"task": "chain_sum", "config": short}})
+    config = make_config(RULES, environment=environment.model_dump(), rollout={"episodes": 12})
+    made, evaluated, steps = play(iterate, store, config)
+    assert len(made) == 8
+    assert {0.0, 1.0} <= set(steps["reward"]) and (steps["reward"] == steps["game_reward"]).all()
+    assert evaluated["environment"].to_list() == ["reasoning_gym/chain_sum"]
