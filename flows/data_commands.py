@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from flows.environment_commands import register_environments
 from flows.options import FAILED, USAGE, Data, Run, fail, load, open_store, usable_config
 from flows.policy_commands import export_policy, play
 
@@ -39,6 +40,7 @@ def register(app: typer.Typer) -> None:
     app.command("play")(play)
     app.command("demonstrate")(demonstrate)
     app.command("mlflow-ui")(mlflow_ui)
+    register_environments(app)
 
 
 def demonstrate(
