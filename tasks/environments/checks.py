@@ -24,9 +24,9 @@ def faults_of(environment: Environment) -> list[str]:
 def _protocol(environment: Environment) -> Iterator[str]:
     """Faults that need no knowledge of the task."""
     known = {split: environment.tasks(split) for split in get_args(Split)}
+    if not known["eval"]:
+        yield "there is no task of split eval"  # one without training tasks can still be evaluated on
     for split, tasks in known.items():
-        if not tasks:
-            yield f"there is no task of split {split}"
         if len({task.task_id for task in tasks}) < len(tasks):
             yield f"two tasks of split {split} have the same task_id"
         if any(task.split != split for task in tasks):
@@ -44,14 +44,8 @@ def _protocol(environment: Environment) -> Iterator[str]:
     for name, path in environment.templates.items():
         if not path.is_file():
             yield f"templates: {name}: no file {path}"
-    if isinstance(environment, ListsActions) and known["train"]:
-        yield from _listed(environment)
-
-
-def _listed(environment: Environment) -> Iterator[str]:
-    """Legal actions that are not written in the environment's own format."""
-    assert isinstance(environment, ListsActions)
-    observation = asyncio.run(environment.reset(environment.tasks("train")[0]))
-    for action in environment.legal_actions(observation):
-        if not re.fullmatch(environment.action_format.regex, action):
-            yield f"legal_actions lists {action!r}, which action_format.regex does not match"
+    if isinstance(environment, ListsActions) and known["eval"]:
+        observation = asyncio.run(environment.reset(known["eval"][0]))
+        for action in environment.legal_actions(observation):
+            if not re.fullmatch(form.regex, action):
+                yield f"legal_actions lists {action!r}, which action_format.regex does not match"

@@ -1,5 +1,6 @@
 """Whole iterations on the environments with one answer: shipped configurations, scripted roles."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from schemas.config import Config
 from schemas.load import PROJECT_ROOT, load_config
 from storage.store import Committed, Store
 from tasks.check import check_config
+from tasks.pipeline import run_stage
 from tests.pipeline.conftest import Iterate
 
 RULES = "tests.support.answer_rules:sums"
@@ -29,14 +31,19 @@ def play(
     )
 
 
+def write_sums(folder: Path) -> str:
+    """A file of forty problems."""
+    lines = [json.dumps({"problem": f"What is {n} + {n + 9}?", "answer": str(2 * n + 9)}) for n in range(40)]
+    (folder / "sums.jsonl").write_text("\n".join(lines))
+    return str(folder / "sums.jsonl")
+
+
 def test_an_iteration_of_mathematics_distils_right_answers(
     make_config: Callable[..., Config], iterate: Iterate, store: Store, tmp_path: Path
 ) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed: pip install -e '.[math]'")
-    lines = [json.dumps({"problem": f"What is {n} + {n + 9}?", "answer": str(2 * n + 9)}) for n in range(40)]
-    (tmp_path / "sums.jsonl").write_text("\n".join(lines))
     section = load_config(PROJECT_ROOT / "configs" / "math_smollm2.yaml").environment
-    environment = section.model_copy(update={"options": {"problems": str(tmp_path / "sums.jsonl")}})
+    environment = section.model_copy(update={"options": {"problems": write_sums(tmp_path)}})
     config = make_config(
         RULES, environment=environment.model_dump(), rollout={"episodes": 12}, evaluation={"repeats": 4}
     )
@@ -68,3 +75,27 @@ def test_an_iteration_of_a_generated_task_takes_the_packages_score_as_reward(
     assert len(made) == 8
     assert {0.0, 1.0} <= set(steps["reward"]) and (steps["reward"] == steps["game_reward"]).all()
     assert evaluated["environment"].to_list() == ["reasoning_gym/chain_sum"]
+
+
+def test_an_answer_that_hung_the_verifier_is_a_row_with_a_status_and_never_replayed(
+    make_config: Callable[..., Config], store: Store, tmp_path: Path
+) -> None:
+    pytest.importorskip("math_verify", reason="math-verify is not installed: pip install -e '.[math]'")
+    options = {"problems": write_sums(tmp_path), "seconds": 0.3}
+    config = make_config(
+        "tests.support.answer_rules:hangs",
+        environment={"name": "math", "options": options},
+        rollout={"episodes": 8},
+        replay={"transitions": 60},
+    )
+    played, drawn = (
+        asyncio.run(run_stage(store, config, stage, 0)) for stage in ("rollout", "bellman-targets")
+    )
+    steps = played.committed.scan("transitions").collect()
+    hung = steps.filter(status="verifier_timeout")
+    assert 0 < hung.height < steps.height
+    assert set(hung["reward"]) == {0.0} and set(hung["error"]) == {"not done after 0.3 s of CPU time"}
+    assert not hung["success"].any() and hung["done"].all()
+    assert set(played.committed.scan("episodes").collect()["status"]) == {"ok"}
+    replayed = drawn.committed.scan("replay_samples").collect()["transition_id"]
+    assert not set(replayed) & set(hung["transition_id"]) and len(set(replayed)) == steps.height - hung.height

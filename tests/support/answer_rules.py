@@ -26,6 +26,13 @@ def sums(request: Request) -> str:
     return f"Thought: add them up\nAction: {right + bool(wrong)}"
 
 
+def hangs(request: Request) -> str:
+    """The same, but a third of its answers never end a verifier's computation."""
+    if role_of(request) == "policy" and request.sampling.seed % 3 == 0:
+        return "Thought: large\nAction: 100000000000!"
+    return sums(request)
+
+
 def takes(request: Request) -> str:
     """Takes one to three sticks, by chance."""
     chance = request.sampling.seed
@@ -34,5 +41,5 @@ def takes(request: Request) -> str:
     return number_game(request)
 
 
-for _rules in (sums, takes):
+for _rules in (sums, hangs, takes):
     _rules.score = number_game.score  # type: ignore[attr-defined]
