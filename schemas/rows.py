@@ -102,6 +102,14 @@ class Transition(Row):
         None, description="provenance of what a model said in the environment to make next_observation (at step 0, "
         "also of the task), in order; NULL where none spoke"
     )  # fmt: skip
+    database_reward: float | None = Field(
+        None, description="half of the environment's reward, where it has two (tau_bench): 1 if the database ended as "
+        "the task's gold actions leave it, else 0; NULL before the end, and elsewhere"
+    )  # fmt: skip
+    outputs_reward: float | None = Field(
+        None, description="the other half: 1 if the user was told all that the task asks for, else 0; NULL also where "
+        "it asks for nothing"
+    )  # fmt: skip
 
 
 class ReplaySample(Row):

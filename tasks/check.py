@@ -59,6 +59,7 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
         check_speaker(config.environment, environment)
         overrides = {**environment.templates, **overrides}
         yield from _exploration(config, environment)
+        yield from _training_tasks(config, environment)
         yield from _replaying(config, environment)
     except UnusableEnvironment as error:
         yield str(error)
@@ -109,6 +110,15 @@ def _exploration(config: Config, environment: Environment) -> Iterator[str]:
     for field in ("exploration", "uniform_until"):
         if getattr(config.rollout, field) and not isinstance(environment, ListsActions):
             yield f"rollout.{field}: {environment.name} does not list its legal actions; set it to 0"
+
+
+def _training_tasks(config: Config, environment: Environment) -> Iterator[str]:
+    """An algorithm that trains, with an environment that has nothing to train on."""
+    if config.algorithm != "react" and not environment.tasks("train"):
+        yield (
+            f"environment: {environment.name} has no tasks to train on with these options, only held-out ones; change "
+            f"environment.options, or set algorithm to react, which evaluates alone"
+        )
 
 
 def _retention(config: Config, engine: str) -> Iterator[str]:

@@ -88,6 +88,8 @@ async def play_episode(
                 logprobs=list(answer.completion.logprobs) if answer.completion else [],
                 generation=answer.generation,
                 speaker_generations=ctx.spoken.pop(episode_id, None),
+                database_reward=outcome.info.get("database_reward"),
+                outputs_reward=outcome.info.get("outputs_reward"),
             )
         )
         if outcome.done or truncated:

@@ -18,13 +18,15 @@ def make_environment(section: EnvironmentSection) -> Environment:
     """A fresh environment, for one episode at a time.
 
     Raises:
-        UnusableEnvironment: unknown name, import path that does not import, options it does not take, or a
-            game that can't be made.
+        UnusableEnvironment: unknown name, import path that does not import, options it does not take, a
+            game that can't be made, or a package that it needs and that is missing.
     """
     factory = _factory(section.name)
     try:
         inspect.signature(factory).bind(**section.options)  # a clear TypeError before anything is made
         return factory(**section.options)
+    except ImportError as error:
+        raise UnusableEnvironment(f"environment.name: {section.name}: {error}") from error
     except (TypeError, ValueError, KeyError, LookupError) as error:
         raise UnusableEnvironment(
             f"environment.options: {section.name} does not take {dict(section.options)}: {error}"

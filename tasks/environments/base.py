@@ -175,18 +175,28 @@ class NamesNoOp(Protocol):
     no_op: str
 
 
+@runtime_checkable
+class ChecksActions(Protocol):
+    """An environment that can tell from an action alone whether it would be accepted; it serves one that is not
+    replayable."""
+
+    def accepts(self, action: str) -> bool:
+        """Whether the action would be accepted, whatever the state."""
+        ...
+
+
 async def would_accept(
     environment: Environment, task: Task, actions: Sequence[str], observation: str, action: str
 ) -> bool:
     """Whether the environment would accept an action in the state that a sequence of actions led to.
 
     Read off the observation where the environment lists its legal actions; else found by playing the actions
-    again in `environment`; one that is not replayable accepts whatever has its format.
+    again in `environment`; of one that is not replayable, told from the action alone, or else from its format.
     """
     if isinstance(environment, ListsActions):
         return action in environment.legal_actions(observation)
     if not environment.replayable:
-        return True
+        return not isinstance(environment, ChecksActions) or environment.accepts(action)
     await environment.reset(task)
     for past in actions:
         if (await environment.step(past)).done:

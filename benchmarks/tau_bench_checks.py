@@ -1,0 +1,37 @@
+"""Replays tau-bench's gold actions on every task, and says what doing nothing scores, with the time each took.
+
+python -m benchmarks.tau_bench_checks
+"""
+
+import sys
+import time
+
+from tasks.environments.tau_bench.package import SIZES, load_domain
+from tasks.environments.tau_bench.validation import do_nothing, replay_gold
+
+
+def main() -> int:
+    """Print faults, scores and seconds.
+
+    Returns:
+        The number of faults.
+    """
+    began = time.perf_counter()
+    for name in SIZES:
+        load_domain(name)
+    loaded = time.perf_counter()
+    faults = replay_gold()
+    replayed = time.perf_counter()
+    scores = do_nothing()
+    done = time.perf_counter()
+    for line in faults:
+        print(line)
+    tasks = sum(sum(sizes.values()) for sizes in SIZES.values())
+    print(f"loaded both domains in {loaded - began:.2f} s")
+    print(f"gold actions: {tasks} tasks, {len(faults)} faults, {replayed - loaded:.2f} s")
+    print(f"doing nothing, {done - replayed:.2f} s: " + ", ".join(f"{k} {v:.3f}" for k, v in scores.items()))
+    return len(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main() > 0)
