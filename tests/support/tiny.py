@@ -1,5 +1,6 @@
 """A real model and tokenizer, only tiny: two Llama layers with random weights over a byte vocabulary."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 TEMPLATE = (
@@ -8,16 +9,20 @@ TEMPLATE = (
 )
 
 
-def make_tiny_checkpoint(folder: Path) -> Path:
-    """Write a float32 checkpoint of 25k parameters with its tokenizer into `folder`."""
+def make_tiny_checkpoint(folder: Path, corpus: Sequence[str] = ()) -> Path:
+    """Write a float32 checkpoint of 25k parameters with its tokenizer into `folder`; a corpus adds some 1,000 longer
+    tokens, for prompts of many characters."""
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
     core = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(symbols)}, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
+    if corpus:
+        trainer = trainers.BpeTrainer(vocab_size=1300, initial_alphabet=symbols, show_progress=False)
+        core.train_from_iterator(corpus, trainer)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,
         eos_token="<|im_end|>",

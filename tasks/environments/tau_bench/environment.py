@@ -40,7 +40,7 @@ class TauBench:
         ImportError: the package is not installed; with the command.
     """
 
-    templates: Mapping[str, Path] = {}
+    templates: Mapping[str, Path] = {"evaluate": Path(__file__).parent / "templates" / "evaluate.j2"}
     markov = False
     no_op = write_call(RESPOND, {"content": ""})
     """Saying nothing: what an agent that does nothing does until the user ends the conversation."""
