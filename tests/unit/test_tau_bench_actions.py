@@ -74,6 +74,15 @@ def test_the_fault_of_a_call_is_named(call: Call, said: str) -> None:
     assert said in (Calls([CANCEL], "react").fault(call) or "")
 
 
+def test_a_bound_on_texts_holds_for_reading_and_for_structured_output() -> None:
+    calls = Calls([CANCEL], "react", longest=3)
+    assert calls.read('{"name": "respond", "arguments": {"content": "yes"}}') == Call(
+        RESPOND, {"content": "yes"}
+    )
+    with pytest.raises(Unreadable, match="no text in it longer than 3 characters"):
+        calls.read('{"name": "respond", "arguments": {"content": "okay"}}')
+
+
 def test_a_native_action_is_a_call_in_either_form_and_else_is_said_to_the_user() -> None:
     calls = Calls([CANCEL], "native")
     named = Call("cancel", {"order": "#W1"})

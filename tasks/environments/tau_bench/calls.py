@@ -50,13 +50,15 @@ class Calls:
     Args:
         schemas: OpenAI function schemas of the tools, without `respond`.
         form: how actions are written.
+        longest: react: most characters of a text among the arguments; None: any number.
     """
 
-    def __init__(self, schemas: Iterable[Mapping[str, Any]], form: Form) -> None:
+    def __init__(self, schemas: Iterable[Mapping[str, Any]], form: Form, longest: int | None = None) -> None:
         functions = [schema["function"] for schema in (*schemas, RESPOND_SCHEMA)]
         self._form = form
+        self._bound = f", no text in it longer than {longest} characters" if longest else ""
         self._parameters = {f["name"]: Draft202012Validator(_closed(f["parameters"])) for f in functions}
-        self.format = _react_format(self._parameters) if form == "react" else _NATIVE_FORMAT
+        self.format = _react_format(self._parameters, longest) if form == "react" else _NATIVE_FORMAT
 
     def read(self, text: str) -> Call:
         """The action that a text is.
@@ -75,7 +77,9 @@ class Calls:
         call = _plain_call(content)
         known = call is not None and call.name in self._parameters  # `fault` has a better word on others
         if call is None or (known and not re.fullmatch(self.format.regex, text)):
-            raise Unreadable('the action must be {"name": ..., "arguments": {...}}, and nothing else')
+            raise Unreadable(
+                'the action must be {"name": ..., "arguments": {...}} and nothing else' + self._bound
+            )
         return call
 
     def fault(self, call: Call) -> str | None:
@@ -117,17 +121,19 @@ def _closed(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {**deepcopy(dict(parameters)), "additionalProperties": False}
 
 
-def _react_format(names: Iterable[str]) -> ActionFormat:
+def _react_format(names: Iterable[str], longest: int | None) -> ActionFormat:
     """A JSON object with a known tool's name. The expression lets some text through that is no JSON (a comma too
     many); `read` tells. Spaces are bounded, or a small model held to it might write nothing else."""
     space = r"[ \n]{0,20}"
-    text = r'"(?:[^"\\\n]|\\.)*"'
+    times = "*" if longest is None else f"{{0,{longest}}}"
+    text = rf'"(?:[^"\\\n]|\\.){times}"'
+    key = '"[A-Za-z0-9_]{1,40}"'
     value = rf"(?:{text}|-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)"
     for _ in range(2):  # tools take lists of objects, no deeper
         items = rf"(?:{value}{space},?{space})*"
-        fields = rf"(?:{text}{space}:{space}{value}{space},?{space})*"
+        fields = rf"(?:{key}{space}:{space}{value}{space},?{space})*"
         value = rf"(?:{value}|\[{space}{items}\]|\{{{space}{fields}\}})"
-    arguments = rf"\{{{space}(?:{text}{space}:{space}{value}{space},?{space})*\}}"
+    arguments = rf"\{{{space}(?:{key}{space}:{space}{value}{space},?{space})*\}}"
     name = f'"(?:{"|".join(names)})"'
     return ActionFormat(
         rf'\{{{space}"name"{space}:{space}{name}{space},{space}"arguments"{space}:{space}{arguments}{space}\}}',

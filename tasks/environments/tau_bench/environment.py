@@ -31,6 +31,8 @@ class TauBench:
         train_split: the package's split that training plays; empty: `train` where the domain has it, else none.
         eval_split: the one that evaluation plays.
         actions: react: every action is JSON; native: a tool call as JSON, or else text for the user.
+        text_chars: react: longest text in an argument; a longer one is refused. For small models, which may not find an
+            end under structured output; empty: no bound.
         user: model: `environment.speaker` plays the user; scripted: it says the whole instruction, then yes to
             everything, so that nothing needs a model.
         patience: scripted user: messages that get a yes; the next one ends the conversation.
@@ -51,6 +53,7 @@ class TauBench:
         train_split: str | None = None,
         eval_split: str = "test",
         actions: Form = "react",
+        text_chars: int | None = None,
         user: Literal["model", "scripted"] = "model",
         patience: int = 3,
     ) -> None:
@@ -66,7 +69,7 @@ class TauBench:
         self._name, self._domain = domain, load_domain(domain)
         train = train_split or ("train" if "train" in sizes else None)
         self._splits: dict[Split, str | None] = {"train": train, "eval": eval_split}
-        self._calls = Calls(self._domain.schemas, actions)
+        self._calls = Calls(self._domain.schemas, actions, text_chars)
         self._scripted = ScriptedUser(patience) if user == "scripted" else None
         self._user: User | None = self._scripted
         self.name = f"tau_bench/{domain}"
