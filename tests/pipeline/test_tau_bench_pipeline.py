@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from schemas.config import Config
-from schemas.load import ConfigError
+from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from storage.store import Store, verify
 from tasks.check import check_config
 from tasks.environments.tau_bench.package import INSTALL
@@ -136,3 +136,14 @@ def test_the_airline_is_evaluated_and_never_trained_on(
 def test_a_user_played_by_nobody_is_refused(serving: Callable[..., Config], store: Store) -> None:
     with pytest.raises(ConfigError, match=r"environment\.speaker: in tau_bench/retail a model speaks"):
         check_config(serving({"options": {}}), store.root)
+
+
+@pytest.mark.parametrize("name", ["tau_bench_retail", "tau_bench_smollm2"])
+def test_the_shipped_configurations_differ_from_a_test_in_model_and_engines_alone(
+    name: str, long_prompt_model: Path, store: Store
+) -> None:
+    content = load_config(PROJECT_ROOT / "configs" / f"{name}.yaml").model_dump()
+    content["model"] |= {"name": str(long_prompt_model), "revision": None, "device": "cpu"}
+    for engine in content["engines"]:
+        content["engines"][engine] = {"backend": "scripted", "rules": "tests.support.service:service"}
+    check_config(Config.model_validate(content), store.root)

@@ -130,6 +130,31 @@ def test_what_a_tool_refuses_is_seen_and_what_is_no_call_is_invalid() -> None:
     assert "not valid JSON" in steps[3].observation
 
 
+def test_a_calculation_that_would_never_end_is_refused() -> None:
+    expressions = ["(10.5 - 3) * 2", "9**9**9**9"]
+    steps = play(
+        TauBench(user="scripted"), 0, [write_call("calculate", {"expression": e}) for e in expressions]
+    )
+    assert [s.observation for s in steps] == [
+        "API output: 15.0",
+        "API output: Error: the expression may not have powers in it",
+    ]
+    assert [s.valid for s in steps] == [True, False]
+
+
+def test_what_an_episode_is_made_of_is_named_as_files() -> None:
+    files = TauBench("airline").files
+    assert {
+        "user.py",
+        "airline/wiki.md",
+        "airline/data/flights.json",
+        "airline/tools/calculate.py",
+    } <= files.keys()
+    assert not any(name.startswith("retail") for name in files) and all(
+        path.is_file() for path in files.values()
+    )
+
+
 def test_episodes_that_run_at_once_have_databases_of_their_own() -> None:
     async def together() -> tuple[str, str]:
         one, two = (TauBench(user="scripted") for _ in range(2))

@@ -164,7 +164,8 @@ def test_without_the_package_the_command_to_install_it_is_named(monkeypatch: pyt
     [
         ({"domain": "bank"}, "domain is 'bank'; it must be one of retail, airline"),
         ({"domain": "airline", "train_split": "train"}, "train_split is 'train'; it must be one of test"),
-        ({"train_split": "test"}, "train_split and eval_split are both 'test'"),
+        ({"train_split": "test"}, "training and evaluation both play split 'test'"),
+        ({"eval_split": "train"}, "training and evaluation both play split 'train'"),
         ({"actions": "xml"}, "actions is 'xml'"),
         ({"user": "human"}, "user is 'human'"),
     ],

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
 
 from tasks.environments.base import ActionFormat
 
@@ -86,8 +87,8 @@ class Calls:
         """What is wrong with a call: no such tool, or arguments that do not fit its schema; None: nothing."""
         if call.name not in self._parameters:
             return f"there is no tool '{call.name}'"
-        errors = sorted(self._parameters[call.name].iter_errors(call.arguments), key=str)
-        return f"arguments of {call.name}: {errors[0].message}" if errors else None
+        error = best_match(self._parameters[call.name].iter_errors(call.arguments))
+        return f"arguments of {call.name}: {error.message}" if error else None
 
 
 def write_call(name: str, arguments: Mapping[str, Any]) -> str:

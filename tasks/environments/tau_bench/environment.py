@@ -24,7 +24,8 @@ class TauBench:
     """A domain of tau-bench. An action is a tool call or a message to the user. The conversation ends when the user
     says so, or with a transfer to a human; either end is `done`, and the reward comes then.
 
-    A step's `info` has at the end both halves of the reward, `database_reward` and `outputs_reward`.
+    A step's `info` has at the end both halves of the reward, `database_reward` and `outputs_reward`. `files` names what
+    the package's part of an episode is made of.
 
     Args:
         domain: retail or airline.
@@ -44,8 +45,8 @@ class TauBench:
 
     templates: Mapping[str, Path] = {"evaluate": Path(__file__).parent / "templates" / "evaluate.j2"}
     markov = False
-    no_op = write_call(RESPOND, {"content": ""})
-    """Saying nothing: what an agent that does nothing does until the user ends the conversation."""
+    no_op = write_call("transfer_to_human_agents", {"summary": ""})
+    """Ends the conversation at once: no tool has been used, and nothing said."""
 
     def __init__(
         self,
@@ -64,10 +65,13 @@ class TauBench:
         for option, split in (("train_split", train_split), ("eval_split", eval_split)):
             if split is not None:
                 _one_of(option, split, tuple(sizes))
-        if train_split == eval_split:
-            raise ValueError(f"train_split and eval_split are both '{eval_split}'; choose another for one")
-        self._name, self._domain = domain, load_domain(domain)
         train = train_split or ("train" if "train" in sizes else None)
+        if train == eval_split:
+            raise ValueError(
+                f"training and evaluation both play split '{eval_split}'; choose another train_split or eval_split"
+            )
+        self._name, self._domain = domain, load_domain(domain)
+        self.files: Mapping[str, Path] = self._domain.files
         self._splits: dict[Split, str | None] = {"train": train, "eval": eval_split}
         self._calls = Calls(self._domain.schemas, actions, text_chars)
         self._scripted = ScriptedUser(patience) if user == "scripted" else None

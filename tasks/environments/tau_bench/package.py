@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal
 
@@ -39,6 +40,7 @@ class Domain:
         terminal: tools whose use ends the conversation.
         snapshot: the database.
         tasks: split -> tasks, each with `instruction`, `actions` and `outputs`.
+        files: the package's files behind all this, by their path in it.
     """
 
     policy: str
@@ -47,6 +49,7 @@ class Domain:
     terminal: frozenset[str]
     snapshot: Snapshot
     tasks: Mapping[str, Sequence[Any]]
+    files: Mapping[str, Path]
 
 
 @lru_cache
@@ -74,7 +77,14 @@ def load_domain(name: DomainName) -> Domain:
         terminal=frozenset({"transfer_to_human_agents"}),  # stated inside the package's constructors alone
         snapshot=Snapshot(tables, base.to_hashable),
         tasks=tasks,
+        files=_files(Path(base.__file__).parent, name),
     )
+
+
+def _files(envs: Path, name: DomainName) -> dict[str, Path]:
+    """Code, tables and texts of a domain, and what both domains use."""
+    inside = [path for path in (envs / name).rglob("*") if path.suffix in {".py", ".json", ".md"}]
+    return {str(p.relative_to(envs)): p for p in sorted([envs / "base.py", envs / "user.py", *inside])}
 
 
 def user_messages() -> Any:

@@ -4,7 +4,7 @@ and what an agent earns that does nothing.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tasks.environments.base import Step, Task
 from tasks.environments.tau_bench.calls import RESPOND, write_call
@@ -38,7 +38,7 @@ def replay_gold() -> list[str]:
 
 
 def do_nothing() -> dict[str, float]:
-    """Mean reward, by domain and split, of an agent that uses no tool and tells nothing; the floor to compare with."""
+    """Mean reward, by domain and split, of an agent that changes nothing and tells nothing, the floor."""
     means = {}
     for name, split, _ in _splits():
         ended = asyncio.run(_play_all(name, split, _play_nothing))
@@ -63,7 +63,7 @@ async def _play_all(
 
 async def _play_gold(environment: TauBench, task: Task) -> Step:
     name, split, index = task.task_id.split("/")
-    gold = load_domain("retail" if name == "retail" else "airline").tasks[split][int(index)]
+    gold = load_domain(cast(DomainName, name)).tasks[split][int(index)]
     await environment.reset(task)
     last = await environment.step(write_call(RESPOND, {"content": " ".join(gold.outputs)}))
     for action in gold.actions:
@@ -74,5 +74,4 @@ async def _play_gold(environment: TauBench, task: Task) -> Step:
 
 async def _play_nothing(environment: TauBench, task: Task) -> Step:
     await environment.reset(task)
-    last = await environment.step(environment.no_op)
-    return last if last.done else await environment.step(environment.no_op)
+    return await environment.step(environment.no_op)
