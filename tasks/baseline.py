@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from storage.files import replace_text, sha256_file
 from tasks.context import StageContext
-from tasks.environments.base import Environment, ListsActions, NamesNoOp, ReadsFiles, SpeakerFailed, Task
+from tasks.environments.base import Environment, EpisodeFailed, ListsActions, NamesNoOp, ReadsFiles, Task
 from tasks.seeding import derive_seed
 
 VERSION = 1  # raised when the code below changes what it computes
@@ -63,7 +63,7 @@ async def _play(ctx: StageContext, task: Task, number: int) -> bool | None:
             if outcome.done or outcome.truncated:
                 break
             observation = outcome.observation
-    except SpeakerFailed as failure:
+    except EpisodeFailed as failure:
         ctx.log.warning("no baseline beside this evaluation: task %s: %s", task.task_id, failure)
         return None
     finally:
