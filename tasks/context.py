@@ -146,6 +146,12 @@ class StageContext:
             self._engines[name] = build_engine(self.config.engines[name], self.config.model, self.cache_dir)
         return self._engines[name]
 
+    def seed(self, *purpose: str | int) -> int:
+        """The seed of one draw in this stage. Those of an evaluation are the same in every iteration, so that policies
+        are compared pairwise."""
+        when = () if self.stage == "evaluation" else (self.iteration,)
+        return derive_seed(self.config.seed, self.stage, *when, *purpose)
+
     def model_version(self, role: Asked, use: str | None) -> str:
         """What plays a role: the adapter version behind `use` (None: the base model), or the fixed model its engine
         names."""
@@ -194,7 +200,7 @@ class StageContext:
         section = self.role(role)
         engine = self.config.engines[section.engine]
         trained = engine.model is None
-        seed = derive_seed(self.config.seed, self.stage, self.iteration, template, item, sample)
+        seed = self.seed(template, item, sample)
         sampling = Sampling(section.temperature, section.top_p, section.max_tokens, seed)
         request = Request(
             messages,

@@ -52,8 +52,8 @@ def pass_hat(episodes: Sequence[Episode]) -> list[float] | None:
 
 
 async def evaluation(ctx: StageContext, inputs: Inputs) -> Output:
-    """Play `evaluation.episodes` eval tasks, the same each iteration, so that policies are compared pairwise, each
-    `evaluation.repeats` times; with `evaluation.retention` also score general prompts."""
+    """Play `evaluation.episodes` eval tasks, the same each iteration and with the same random streams, so that policies
+    are compared pairwise, each `evaluation.repeats` times; with `evaluation.retention` also score general prompts."""
     section, known = ctx.config.evaluation, ctx.environment.tasks("eval")
     tasks = [known[n % len(known)] for n in range(section.episodes) for _ in range(section.repeats)]
     results = await play_all(ctx, tasks, "eval")
@@ -109,7 +109,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="evaluation",
-    version=2,
+    version=3,
     pool="inference",
     tables=(Episode, Transition, Evaluation, Retention),
     config=(

@@ -11,7 +11,6 @@ from schemas.config import FineTuningSection
 from schemas.rows import TrainingRow, TrainingStep
 from tasks.context import StageContext
 from tasks.conversations import chat_file, load_conversations
-from tasks.seeding import derive_seed
 from tasks.stage import StageFailed
 from tasks.training.data import Example
 from tasks.training.records import StepRecord, TrainingError, TrainingResult
@@ -83,7 +82,7 @@ async def fine_tune(
             mix=mix,
             main=main.examples,
             other=other.examples if mix else [],
-            seed=derive_seed(ctx.config.seed, ctx.stage, ctx.iteration),
+            seed=ctx.seed(),
             out=Path(ctx.workdir),
             rate_share=training.rate_share(ctx.iteration),
             chat=chat.examples,
@@ -152,6 +151,6 @@ def general_chat(ctx: StageContext, batch_rows: int, most_steps: int) -> Source:
         return Source("chat_file", [])
     known = load_conversations(chat_file(anchor))
     most = min(len(known), round(batch_rows * anchor.chat_share) * most_steps)
-    stream = random.Random(derive_seed(ctx.config.seed, ctx.stage, ctx.iteration, "chat"))
+    stream = random.Random(ctx.seed("chat"))
     drawn = [known[n] for n in sorted(stream.sample(range(len(known)), most))]
     return Source("chat_file", [Example(f"chat/{c.line}", "chat", c.messages, (c.answer,)) for c in drawn])

@@ -62,7 +62,7 @@ async def play(
     )
     try:
         episode_id = f"{config.run}/play/{task.task_id}"
-        return await play_episode(ctx, ctx.new_environment(episode_id), task, episode_id)
+        return await play_episode(ctx, task, episode_id, key=episode_id)
     finally:
         await ctx.close()
 

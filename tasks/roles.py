@@ -23,7 +23,6 @@ from tasks.formats import (
     verdict_regex,
     write_action,
 )
-from tasks.seeding import derive_seed
 
 UNIFORM = "uniform"
 
@@ -43,7 +42,7 @@ async def sample_action(
     """a ~ pi(.|s) under the plain policy prompt; with probability `uniform`, a random legal action instead."""
     form = ctx.environment.action_format
     if uniform:
-        stream = random.Random(derive_seed(ctx.config.seed, ctx.stage, ctx.iteration, UNIFORM, item))
+        stream = random.Random(ctx.seed(UNIFORM, item))
         if stream.random() < uniform:
             return _uniform_action(ctx.environment, state, stream)
     regex = action_regex(form, ctx.role("policy").line_chars)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from schemas.rows import Episode, Split, Transition
 from storage.history import State
 from tasks.context import StageContext
-from tasks.environments.base import Environment, EpisodeFailed, Task
+from tasks.environments.base import EpisodeFailed, Task
 from tasks.roles import UNIFORM, sample_action
 from tasks.seeding import derive_seed
 from tasks.stage import Inputs, Output, Resolver, Stage
@@ -25,7 +25,7 @@ class EpisodeResult:
 
 
 async def play_episode(
-    ctx: StageContext, environment: Environment, task: Task, episode_id: str, *, uniform: float = 0.0
+    ctx: StageContext, task: Task, episode_id: str, *, key: str, uniform: float = 0.0
 ) -> EpisodeResult:
     """Play one episode with the policy, or with random legal actions in a share of steps (`uniform`).
 
@@ -35,11 +35,13 @@ async def play_episode(
 
     Args:
         ctx: the stage's context.
-        environment: as `ctx.new_environment(episode_id)` makes it.
         task: what to play.
         episode_id: of the episode's row.
+        key: of its random streams, unique in the stage; the same in another run or evaluation, so that those are
+            compared pairwise.
         uniform: share of steps.
     """
+    environment = ctx.new_environment(key)
     config, reward_is_success = ctx.config, ctx.config.environment.reward == "success"
     version = ctx.model_version("policy", "policy")
     rows: list[Transition] = []
@@ -50,7 +52,8 @@ async def play_episode(
         status, error, steps = failure.status, str(failure), 0
     for step in range(steps):
         transition_id = f"{episode_id}/{step:03d}"
-        answer, action = await sample_action(ctx, state, use="policy", item=transition_id, uniform=uniform)
+        item = f"{key}/{step:03d}"
+        answer, action = await sample_action(ctx, state, use="policy", item=item, uniform=uniform)
         if answer.error is not None:
             status, error = answer.status, answer.error
             break
@@ -87,7 +90,7 @@ async def play_episode(
                 token_ids=list(answer.completion.token_ids) if answer.completion else [],
                 logprobs=list(answer.completion.logprobs) if answer.completion else [],
                 generation=answer.generation,
-                speaker_generations=ctx.spoken.pop(episode_id, None),
+                speaker_generations=ctx.spoken.pop(key, None),
                 database_reward=outcome.info.get("database_reward"),
                 outputs_reward=outcome.info.get("outputs_reward"),
             )
@@ -95,7 +98,7 @@ async def play_episode(
         if outcome.done or truncated:
             break
         state = state.after(answer.text, outcome.observation)
-    ctx.spoken.pop(episode_id, None)  # of a step that is not there
+    ctx.spoken.pop(key, None)  # of a step that is not there
     if error is not None and rows:
         rows[-1] = rows[-1].model_copy(update={"truncated": True})
     episode = Episode(
@@ -127,8 +130,9 @@ async def play_all(ctx: StageContext, tasks: Sequence[Task], split: Split) -> li
 
     async def play(numbered: tuple[int, Task]) -> EpisodeResult:
         number, task = numbered
-        episode_id = f"{ctx.config.run}/{ctx.iteration:05d}/{split}/{number:05d}"
-        return await play_episode(ctx, ctx.new_environment(episode_id), task, episode_id, uniform=uniform)
+        key = f"{split}/{number:05d}"
+        episode_id = f"{ctx.config.run}/{ctx.iteration:05d}/{key}"
+        return await play_episode(ctx, task, episode_id, key=key, uniform=uniform)
 
     return await ctx.map(enumerate(tasks), play, "episodes")
 
@@ -173,7 +177,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="rollout",
-    version=1,
+    version=2,
     pool="inference",
     tables=(Episode, Transition),
     config=("environment", "rollout"),

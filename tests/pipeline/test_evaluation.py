@@ -29,6 +29,25 @@ def test_pass_hat_is_the_chance_that_k_plays_of_a_task_all_succeed() -> None:
     assert pass_hat([]) is None
 
 
+def test_evaluations_repeat_games_and_random_streams_and_rollouts_do_not(
+    make_config: Callable[..., Config], store: Store, iterate: Iterate
+) -> None:
+    def actions(stage: str, iteration: int, run: str) -> list[tuple[str, str]]:
+        made = store.committed(run, stage, iteration)
+        assert made is not None
+        return made.scan("transitions").select("task_id", "raw_action").collect().rows()
+
+    for run in ("first", "second"):
+        config = make_config(run=run, replay={"transitions": 4}, improvement={"states": 2})
+        for _ in range(2):
+            iterate(config)
+    kept = actions("evaluation", 0, "first")
+    # The scripted policy is the same in all of them.
+    assert kept and kept == actions("evaluation", 1, "first") == actions("evaluation", 0, "second")
+    assert actions("rollout", 0, "first") == actions("rollout", 0, "second")
+    assert actions("rollout", 0, "first") != actions("rollout", 1, "first")
+
+
 @pytest.fixture
 def measure(make_config: Callable[..., Config], tmp_path: Path) -> Callable[..., Baseline]:
     """The baseline of an environment over its first held-out tasks."""
