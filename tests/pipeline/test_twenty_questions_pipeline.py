@@ -48,7 +48,7 @@ def test_an_iteration_runs_on_the_facts_alone(
     assert set(said) == {"Yes", "No", "Invalid"}
     assert (steps["action_valid"] == (said != "Invalid")).all()
     proposals = results["refinement"].scan("refinements").collect()
-    assert (proposals["valid"] == (proposals["action"] != "Colourless green ideas?")).all()
+    assert (proposals["valid"] == (proposals["action"] != "Does it sleep furiously?")).all()
     assert not proposals.filter(~pl.col("valid"))["distil"].any()
 
 

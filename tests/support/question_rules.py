@@ -8,7 +8,7 @@ ASKED = (
     "Is it made of metal?",
     "Can you eat it?",
     "Is it a hot dog?",
-    "Colourless green ideas?",
+    "Does it sleep furiously?",
 )
 
 

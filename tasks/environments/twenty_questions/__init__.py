@@ -20,6 +20,7 @@ from tasks.environments.twenty_questions.validation import faults
 from tasks.environments.twenty_questions.vocabulary import FILES, vocabulary
 
 TURNS = 20
+BEGINNINGS = "Is|Are|Does|Do|Can|Could|Would|Will|Might|May|Has|Have|Was|Were|Did|Should"
 GAMES: dict[Split, int] = {"train": 1000, "eval": 500}
 
 _RULES = (
@@ -50,7 +51,8 @@ class TwentyQuestions:
 
     name = "twenty_questions"
     action_format = ActionFormat(
-        r"[^\n?]{3,120}\?", "one question that yes or no can answer, for example: Is it an animal?"
+        rf"(?:{BEGINNINGS}) [^\n?]{{2,100}}\?",
+        "a yes-or-no question that begins with Is, Does, Can or the like, for example: Is it an animal?",
     )
     templates: Mapping[str, Path] = {}
     markov = False
