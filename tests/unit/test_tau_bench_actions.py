@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies
 
 from schemas.config import EnvironmentSection
 from tasks.environments import UnusableEnvironment, make_environment
@@ -43,12 +44,19 @@ def test_a_react_action_is_one_json_object_however_it_is_spaced() -> None:
     assert calls.read(said) == Call(RESPOND, {"content": 'It costs "10" {euros}, ok?'})
 
 
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(strategies.from_regex(Calls([CANCEL], "react").format.regex, fullmatch=True))
+def test_whatever_structured_output_may_write_is_read_as_a_call(text: str) -> None:
+    assert Calls([CANCEL], "react").read(text).name in ("cancel", RESPOND)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("hello", "not valid JSON"),
         (GOOD + " now", "not valid JSON"),
         ('{"name": "cancel", "arguments": {"order": "#W1",}}', "not valid JSON"),
+        ('{"name": "cancel", "arguments": {"order": "#W1" "items": []}}', "not valid JSON"),
         ('["cancel"]', "must be"),
         ('{"name": "cancel"}', "must be"),
         ('{"arguments": {"order": "#W1"}, "name": "cancel"}', "must be"),

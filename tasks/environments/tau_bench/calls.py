@@ -123,26 +123,31 @@ def _closed(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _react_format(names: Iterable[str], longest: int | None) -> ActionFormat:
-    """A JSON object with a known tool's name. The expression lets some text through that is no JSON (a comma too
-    many); `read` tells. Spaces are bounded, or a small model held to it might write nothing else."""
+    """A JSON object with a known tool's name, as deep as the tools' arguments go: lists of objects. Spaces are bounded,
+    or a small model held to it might write nothing else."""
     space = r"[ \n]{0,20}"
     times = "*" if longest is None else f"{{0,{longest}}}"
-    text = rf'"(?:[^"\\\n]|\\.){times}"'
-    key = '"[A-Za-z0-9_]{1,40}"'
-    value = rf"(?:{text}|-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)"
-    for _ in range(2):  # tools take lists of objects, no deeper
-        items = rf"(?:{value}{space},?{space})*"
-        fields = rf"(?:{key}{space}:{space}{value}{space},?{space})*"
-        value = rf"(?:{value}|\[{space}{items}\]|\{{{space}{fields}\}})"
-    arguments = rf"\{{{space}(?:{key}{space}:{space}{value}{space},?{space})*\}}"
+    text = rf'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{{4}}){times}"'
+    number = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+
+    def separated(item: str) -> str:
+        return f"{space}(?:{item}{space}(?:,{space}{item}{space})*)?"
+
+    def braced(value: str) -> str:
+        return rf"\{{{separated(f'{_KEY}{space}:{space}{value}')}\}}"
+
+    value = f"(?:{text}|{number}|true|false|null)"
+    for _ in range(2):
+        value = rf"(?:{value}|\[{separated(value)}\]|{braced(value)})"
     name = f'"(?:{"|".join(names)})"'
     return ActionFormat(
-        rf'\{{{space}"name"{space}:{space}{name}{space},{space}"arguments"{space}:{space}{arguments}{space}\}}',
+        rf'\{{{space}"name"{space}:{space}{name}{space},{space}"arguments"{space}:{space}{braced(value)}{space}\}}',
         'one tool call as JSON, {"name": "<tool>", "arguments": {<its arguments>}}; to speak to the user, call '
         f'"{RESPOND}" with the argument "content"',
     )
 
 
+_KEY = '"[A-Za-z0-9_]{1,40}"'
 _NATIVE_FORMAT = ActionFormat(
     r"[\s\S]+",
     'either one tool call as JSON, {"name": "<tool>", "arguments": {<its arguments>}}, or plain text, which is said to '
