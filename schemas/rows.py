@@ -407,7 +407,7 @@ class Refinement(Row):
     thought: str = Field(description="the thought distilled; empty when dropped")
     action: str = Field(description="the environment action")
     valid: bool = Field(description="the environment would accept it")
-    changed: bool = Field(description="the environment action differs from the judged one")
+    changed: bool = Field(description="the environment action differs from the one that was to be improved")
     verdict: Literal["clean", "rewritten", "thought_dropped", "row_dropped"] | None = Field(
         None, description="correction of the thought; NULL when none was needed or reached"
     )
