@@ -24,7 +24,7 @@ from tasks.engines.base import (
     Scores,
 )
 from tasks.engines.cache import RequestCache
-from tasks.engines.chat import split_reasoning
+from tasks.engines.replies import split_reasoning
 from tasks.environments import check_speaker, make_environment
 from tasks.environments.base import Environment, asks_model
 from tasks.progress import Progress

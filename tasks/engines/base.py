@@ -7,16 +7,39 @@ completions. A stage submits as many requests as it has; batching and concurrenc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypedDict, TypeVar
+from typing import Any, Literal, NotRequired, Protocol, TypedDict, TypeVar
 
 T = TypeVar("T")
 
 
+class Function(TypedDict):
+    """Which tool is called, and how. `arguments` as an object, or as the JSON text that OpenAI's servers write."""
+
+    name: str
+    arguments: dict[str, Any] | str
+
+
+class ToolCall(TypedDict):
+    """One call of a tool in an assistant's message."""
+
+    id: str
+    type: Literal["function"]
+    function: Function
+
+
 class Message(TypedDict):
-    """One chat message, as chat templates and OpenAI-compatible servers take it."""
+    """One chat message, as chat templates and OpenAI-compatible servers take it. Roles: system, user, assistant,
+    tool (the result of the call that `tool_call_id` names)."""
 
     role: str
     content: str
+    tool_calls: NotRequired[list[ToolCall]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
+
+
+Tool = Mapping[str, Any]
+"""A tool on offer, as an OpenAI function schema: {"type": "function", "function": {name, description, parameters}}."""
 
 
 class EngineError(Exception):
@@ -51,17 +74,22 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """One completion to write. `regex`, where given, must match the whole completion (structured output)."""
+    """One completion to write. `regex`, where given, must match the whole completion (structured output), which then
+    begins with the answer, whatever `thinking` says."""
 
     messages: tuple[Message, ...]
     sampling: Sampling
     adapter: Adapter | None = None  # None: the base model as it is
     regex: str | None = None
+    thinking: bool = False  # a hidden chain of thought first, where the chat template knows one
+    tools: tuple[Tool, ...] = ()  # on offer
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What came back. `text` ends before the stop string or end-of-turn token.
+    """What came back. `text` ends before the stop string or end-of-turn token. A hidden chain of thought stands before
+    the answer, between its marks, the opening one also where the prompt held it; calls of tools stand as the family
+    writes them (`tasks.engines.replies` takes both apart).
 
     token_ids and logprobs (nats, under the distribution actually sampled from at temperature 1 before any
     grammar mask) have one entry a token and are empty where the engine does not give them.
@@ -78,7 +106,8 @@ class Completion:
 @dataclass(frozen=True)
 class ScoreRequest:
     """A given completion to score. Segments are tokenised one by one and concatenated, so that the tokens
-    of each are known; the end-of-turn token is not part of them."""
+    of each are known; the end-of-turn token is not part of them. They are an answer: it is scored as one that was
+    written without a hidden chain of thought."""
 
     messages: tuple[Message, ...]
     segments: tuple[str, ...]

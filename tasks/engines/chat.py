@@ -1,56 +1,29 @@
-"""Chat templates in one place: messages to prompt ids, completions to token ids, hidden reasoning off the
-text.
+"""Chats as tokens: messages to prompt ids, answers to token ids and back.
 
 Inference and training both go through here, so that what is trained on is tokenised as what is generated
-from.
+from. Families differ in their templates (`tasks.engines.chat_template`) and in how they mark a hidden chain of thought
+and calls of tools (`tasks.engines.replies`); nothing outside these modules knows of it.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.engines.base import EngineError, Message
+from tasks.engines.base import EngineError, Message, Tool
+from tasks.engines.chat_template import ChatTemplate, opening_of
+from tasks.engines.replies import MARKS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-THINK, END_THINK = "<think>", "</think>"
 PROMPTS = 256  # encoded prompts kept
-
-
-def split_reasoning(text: str) -> tuple[str | None, str]:
-    """Part a completion into its hidden chain of thought and its answer.
-
-    Args:
-        text: what a model wrote. Templates that open `<think>` in the prompt leave only the closing tag in
-            it.
-
-    Returns:
-        (reasoning, answer); reasoning is None where there is none. A reasoning that was never closed (cut
-        off by the token cap) leaves an empty answer.
-    """
-    before, closed, after = text.partition(END_THINK)
-    if closed:
-        return before.replace(THINK, "", 1).strip(), after.strip()
-    if text.lstrip().startswith(THINK):
-        return text.lstrip()[len(THINK) :].strip(), ""
-    return None, text
-
-
-def merge_system(messages: Sequence[Message]) -> list[Message]:
-    """Put a leading system message at the head of the first user message, for templates without a system
-    role."""
-    if not messages or messages[0]["role"] != "system":
-        return list(messages)
-    system, *rest = messages
-    if not rest or rest[0]["role"] != "user":
-        return [Message(role="user", content=system["content"]), *rest]
-    merged = f"{system['content']}\n\n{rest[0]['content']}"
-    return [Message(role="user", content=merged), *rest[1:]]
+OPENING_TOKENS = 16  # more than an opening mark and the white space behind it ever have
 
 
 class ChatTokenizer:
@@ -64,11 +37,14 @@ class ChatTokenizer:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        if not tokenizer.chat_template:
-            raise EngineError(
-                f"model.name: {tokenizer.name_or_path} has no chat template; take the instruct version of the model"
-            )
         self.tokenizer = tokenizer
+        self._template = ChatTemplate(tokenizer)
+        self.render = self._template.render
+        added = tokenizer.added_tokens_decoder
+        self._special = {i for i, token in added.items() if token.special} | set(tokenizer.all_special_ids)
+        # Marks of reasoning and calls are text to us, whether or not the family makes them special tokens.
+        self._marks = {str(added[i]): i for i in self._special & added.keys() if str(added[i]) in MARKS}
+        self._mark = re.compile(f"({'|'.join(map(re.escape, self._marks))})") if self._marks else None
         # The tokenizers library refuses to be used by two threads at once ("Already borrowed").
         self._lock = threading.Lock()
         # The wrapper around it costs several times what a short prompt's encoding does.
@@ -79,52 +55,52 @@ class ChatTokenizer:
         # Several samples are drawn under one prompt, one request after the other.
         self._prompt = lru_cache(maxsize=PROMPTS)(self._encode_prompt)
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The prompt as text, with a system message merged into the first user message if the template
-        needs it.
+    def prompt_ids(
+        self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), thinking: bool = False
+    ) -> list[int]:
+        """Token ids up to where the assistant's next turn begins.
+
+        Args:
+            messages: the chat.
+            tools: on offer.
+            thinking: the turn begins with a hidden chain of thought, if the family knows one. Without it they are what
+                an answer is written, scored and trained on under.
 
         Raises:
-            EngineError: the template refuses these messages (roles out of order, for instance).
+            EngineError: the template refuses the messages.
         """
-        from jinja2.exceptions import TemplateError
+        return list(self._prompt(json.dumps([list(messages), list(tools)]), thinking))
 
-        try:
-            return self._apply(messages, add_generation_prompt)
-        except TemplateError as refused:
-            merged = merge_system(messages)
-            if merged == list(messages):
-                raise EngineError(f"the chat template refuses these messages: {refused}") from refused
-        try:
-            return self._apply(merged, add_generation_prompt)
-        except TemplateError as refused:
-            raise EngineError(f"the chat template refuses these messages: {refused}") from refused
+    def _encode_prompt(self, chat: str, thinking: bool) -> list[int]:
+        messages, tools = json.loads(chat)
+        return self._encode(self.render(messages, tools=tools, thinking=thinking), plain=False)
 
-    def _apply(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
-        text = self.tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=add_generation_prompt
-        )
-        return str(text)
+    def completion_text(self, prompt: Sequence[int], completion: Sequence[int]) -> str:
+        """The text of a sampled completion, a hidden chain of thought marked from its beginning on also where the
+        prompt holds the opening mark."""
+        opening = opening_of(self.decode(prompt[-OPENING_TOKENS:]))
+        return opening + self.decode(completion)
 
-    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids up to where the assistant's next turn begins."""
-        return list(self._prompt(_frozen(messages), False))
+    def answer_text(self, answer: Message, tools: Sequence[Tool] = ()) -> str:
+        """An assistant's message as the family's model writes it, calls of tools included.
 
-    def answer_prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """prompt_ids for a completion that is given (scored or trained on): where the template opens a hidden
-        reasoning, it is closed empty, because given completions are answers. The same ids for other
-        templates."""
-        return list(self._prompt(_frozen(messages), True))
-
-    def _encode_prompt(self, messages: tuple[tuple[str, str], ...], answers: bool) -> list[int]:
-        text = self.render([Message(role=role, content=content) for role, content in messages])
-        if answers and text.rstrip().endswith(THINK):
-            text = f"{text.rstrip()}\n\n{END_THINK}\n\n"
-        return self._encode(text, plain=False)
+        Raises:
+            EngineError: the template refuses it.
+        """
+        return self._template.answer(answer, tools=tools)
 
     def segment_ids(self, segments: Sequence[str]) -> list[list[int]]:
-        """Token ids of each segment by itself, so that the tokens of each are known after concatenation. A
-        special token's name within the text is ordinary text here."""
-        return [self._encode(segment, plain=True) for segment in segments]
+        """Token ids of each segment of an answer by itself, so that the tokens of each are known after concatenation.
+        A special token's name within the text is ordinary text here, but for marks of reasoning and calls."""
+        return [self._answer_ids(segment) for segment in segments]
+
+    def _answer_ids(self, text: str) -> list[int]:
+        if self._mark is None or not text:
+            return self._encode(text, plain=True)
+        parts = ((part, self._marks.get(part)) for part in self._mark.split(text) if part)
+        return [
+            i for part, mark in parts for i in (self._encode(part, plain=True) if mark is None else [mark])
+        ]
 
     def _encode(self, text: str, *, plain: bool) -> list[int]:
         with self._lock:
@@ -141,9 +117,8 @@ class ChatTokenizer:
         marker = "@@answer@@"
         chat = [Message(role="user", content="hello"), Message(role="assistant", content=marker)]
         _, _, tail = self.render(chat, add_generation_prompt=False).rpartition(marker)
-        special = set(self.tokenizer.all_special_ids)
         for token in self._encode(tail, plain=False):
-            if token in special:
+            if token in self._special:
                 return [token]
         return [int(self.tokenizer.eos_token_id)]
 
@@ -154,14 +129,11 @@ class ChatTokenizer:
         return int(pad) if pad is not None else self.end_ids[0]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text without special tokens."""
-        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        """Text without special tokens, but for marks of reasoning and calls."""
+        kept = self._marks.values()
+        shown = [i for i in ids if i not in self._special or i in kept]
         with self._lock:
-            return str(self.tokenizer.decode(list(ids), **options))
-
-
-def _frozen(messages: Sequence[Message]) -> tuple[tuple[str, str], ...]:
-    return tuple((message["role"], message["content"]) for message in messages)
+            return str(self.tokenizer.decode(shown, clean_up_tokenization_spaces=False))
 
 
 def load_chat_tokenizer(path_or_name: Path | str, revision: str | None = None) -> ChatTokenizer:

@@ -102,7 +102,7 @@ class Row:
         self.tokens.append(token)
         self.logprobs.append(logprob)
         if self.sampling.stop:
-            self.text = self._tokenizer.decode(self.tokens)
+            self.text = self._tokenizer.completion_text(self.prompt, self.tokens)
             found = [at for stop in self.sampling.stop if (at := self.text.find(stop)) >= 0]
             if found:
                 self._end("stop")
@@ -113,7 +113,7 @@ class Row:
             self._end("stop" if complete else "length")
 
     def _end(self, reason: str) -> None:
-        self.text = self._tokenizer.decode(self.tokens)
+        self.text = self._tokenizer.completion_text(self.prompt, self.tokens)
         self.finish_reason = reason
 
     def completion(self) -> Completion:

@@ -98,10 +98,9 @@ class TransformersEngine:
         self._worker = BatchWorker(self._compute, "transformers-engine")
 
     async def generate(self, request: Request) -> Completion:
-        """As the protocol. A request with a regex skips the hidden reasoning that a template opens: the whole
-        completion has to match."""
-        encode = self._tokenizer.answer_prompt_ids if request.regex else self._tokenizer.prompt_ids
-        prompt = encode(request.messages)
+        """As the protocol."""
+        thinking = request.thinking and request.regex is None
+        prompt = self._tokenizer.prompt_ids(request.messages, tools=request.tools, thinking=thinking)
         self._check_length(len(prompt), request.sampling.max_tokens)
         grammar = self._grammar(request.regex) if request.regex else None
         row = Row(request.sampling, prompt, self._stop_ids, self._tokenizer, grammar)
@@ -113,7 +112,7 @@ class TransformersEngine:
 
     async def score(self, request: ScoreRequest) -> Scores:
         """As the protocol."""
-        prompt = self._tokenizer.answer_prompt_ids(request.messages)
+        prompt = self._tokenizer.prompt_ids(request.messages)
         segments = self._tokenizer.segment_ids(request.segments)
         length = sum(map(len, segments))
         self._check_length(len(prompt), length)

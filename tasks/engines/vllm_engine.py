@@ -91,12 +91,12 @@ class VllmEngine:
             self._serve("", str(self._path))
 
     async def generate(self, request: Request) -> Completion:
-        """As the protocol. A request with a regex skips the hidden reasoning that a template opens."""
+        """As the protocol."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-        encode = self._tokenizer.answer_prompt_ids if request.regex else self._tokenizer.prompt_ids
-        prompt, sampling = encode(request.messages), request.sampling
+        sampling, thinking = request.sampling, request.thinking and request.regex is None
+        prompt = self._tokenizer.prompt_ids(request.messages, tools=request.tools, thinking=thinking)
         self._check_length(len(prompt), sampling.max_tokens)
         params = SamplingParams(
             temperature=sampling.temperature,
@@ -116,8 +116,10 @@ class VllmEngine:
         ]
         ended_by_token = output.finish_reason == "stop" and isinstance(output.stop_reason, int | None)
         written = len(tokens) - 1 if ended_by_token else len(tokens)
+        # A stop string is cut off the text alone; else vLLM's text lacks marks that are special tokens.
+        cut = output.finish_reason == "stop" and not ended_by_token
         return Completion(
-            text=output.text,
+            text=output.text if cut else self._tokenizer.completion_text(prompt, tokens[:written]),
             finish_reason="stop" if output.finish_reason == "stop" else "length",
             prompt_tokens=len(prompt),
             completion_tokens=written,
@@ -129,7 +131,7 @@ class VllmEngine:
         """As the protocol."""
         from vllm import SamplingParams
 
-        prompt = self._tokenizer.answer_prompt_ids(request.messages)
+        prompt = self._tokenizer.prompt_ids(request.messages)
         segments = self._tokenizer.segment_ids(request.segments)
         tokens = [token for segment in segments for token in segment]
         self._check_length(len(prompt), len(tokens) + 1)

@@ -80,7 +80,7 @@ def encode(example: Example, chat: "ChatTokenizer", context_length: int) -> Enco
         TrainingError: its soft targets are of other tokens.
         tasks.engines.base.EngineError: the chat template refuses the messages.
     """
-    prompt = chat.answer_prompt_ids(example.messages)
+    prompt = chat.prompt_ids(example.messages)
     label: list[int] = []
     spans = []
     for ids in chat.segment_ids(example.segments):

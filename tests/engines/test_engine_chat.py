@@ -6,7 +6,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from tasks.engines.base import EngineError, Message
-from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer, split_reasoning
+from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
+from tasks.engines.replies import split_reasoning
 
 SYSTEM, USER = Message(role="system", content="Be brief."), Message(role="user", content="Hello")
 
@@ -24,7 +25,7 @@ def test_prompts_follow_the_models_own_template(tokenizer: ChatTokenizer) -> Non
     ids = tokenizer.prompt_ids([SYSTEM, USER])
     assert tokenizer.tokenizer.decode(ids) == expected
     assert tokenizer.end_ids == [2] and tokenizer.tokenizer.convert_ids_to_tokens(2) == "<|im_end|>"
-    assert tokenizer.answer_prompt_ids([SYSTEM, USER]) == ids
+    assert tokenizer.prompt_ids([SYSTEM, USER], thinking=True) == ids
 
 
 def test_a_template_without_system_role_gets_it_in_the_first_user_message(tokenizer: ChatTokenizer) -> None:
@@ -39,10 +40,10 @@ def test_a_template_without_system_role_gets_it_in_the_first_user_message(tokeni
         tokenizer.render([USER])
 
 
-def test_a_template_that_opens_reasoning_has_it_closed_for_given_answers(tokenizer: ChatTokenizer) -> None:
+def test_a_template_that_opens_reasoning_has_it_closed_unless_it_is_wanted(tokenizer: ChatTokenizer) -> None:
     tokenizer.tokenizer.chat_template += "<think>\n"
-    assert tokenizer.render([USER]).endswith("<think>")
-    assert tokenizer.decode(tokenizer.answer_prompt_ids([USER])).endswith("<think>\n\n</think>\n\n")
+    assert tokenizer.render([USER], thinking=True).endswith("<think>")
+    assert tokenizer.decode(tokenizer.prompt_ids([USER])).endswith("<think>\n\n</think>\n\n")
 
 
 def test_segments_are_tokenised_alone_and_as_plain_text(tokenizer: ChatTokenizer) -> None:

@@ -39,7 +39,7 @@ def test_top_k_scores_are_those_of_the_full_logits(tiny_model: Path, tmp_path: P
 
     few, whole = asyncio.run(score())
     tokenizer = load_chat_tokenizer(tiny_model)
-    prompt, segments = tokenizer.answer_prompt_ids(QUESTION), tokenizer.segment_ids(SEGMENTS)
+    prompt, segments = tokenizer.prompt_ids(QUESTION), tokenizer.segment_ids(SEGMENTS)
     tokens = [token for segment in segments for token in segment]
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]

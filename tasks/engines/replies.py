@@ -1,0 +1,158 @@
+"""What a model wrote, taken apart: its hidden chain of thought, its words, the tools it calls.
+
+Families mark a call of a tool in their own way. Each way is recognised by its mark, so no setting says which model
+writes; a text that is marked as a call and can't be read is said to be broken, never guessed at.
+"""
+
+import ast
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_REASONING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+_HERMES, _END_HERMES = "<tool_call>", "</tool_call>"
+_MISTRAL, _MISTRAL_ARGS, _MISTRAL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+_PYTHON = "<|python_tag|>"
+
+CLOSING = dict(_REASONING)
+"""Of each mark that opens a hidden chain of thought, the one that closes it."""
+MARKS = (
+    *(m for pair in _REASONING for m in pair),
+    _HERMES,
+    _END_HERMES,
+    _MISTRAL,
+    _MISTRAL_ARGS,
+    _MISTRAL_ID,
+    _PYTHON,
+)
+"""Marks that mean something in a completion, and stay in its text where they are special tokens."""
+
+_CLOSED_HERMES = re.compile(rf"{_HERMES}(.*?)(?:{_END_HERMES}|\Z)", re.DOTALL)
+_BARE = re.compile(r'\s*\{.*"(?:parameters|arguments)"\s*:.*\}\s*', re.DOTALL)
+_NAMED_MISTRAL = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s*")
+
+
+class BrokenCall(ValueError):
+    """A call of a tool that can't be read; the message says why, in words for a row's `error`."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool called by name, with its arguments."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+def split_reasoning(text: str) -> tuple[str | None, str]:
+    """Part a completion into its hidden chain of thought and its answer.
+
+    Args:
+        text: what a model wrote, from the opening mark on where the prompt held that mark (engines see to it); a
+            server may have left it out.
+
+    Returns:
+        (reasoning, answer); reasoning is None where there is none. A reasoning that was never closed (cut
+        off by the token cap) leaves an empty answer.
+    """
+    for opening, closing in _REASONING:
+        before, closed, after = text.partition(closing)
+        if closed:
+            return before.replace(opening, "", 1).strip(), after.strip()
+        if text.lstrip().startswith(opening):
+            return text.lstrip()[len(opening) :].strip(), ""
+    return None, text
+
+
+def read_calls(answer: str) -> tuple[str, tuple[Call, ...]]:
+    """Part an answer into its words and the tools it calls.
+
+    Understood are `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen, and most others since);
+    `[TOOL_CALLS]` before a JSON list, or before name`[ARGS]`{...} (Mistral); a JSON object with `parameters` that is
+    the whole answer, or stands behind `<|python_tag|>`, several parted by semicolons (Llama 3), there also
+    `name.call(key="value")`.
+
+    Args:
+        answer: a completion without its chain of thought, written where tools were offered.
+
+    Returns:
+        (words, calls), both empty where there are none.
+
+    Raises:
+        BrokenCall: it is marked as a call, and can't be read.
+    """
+    if _HERMES in answer:
+        words = answer.partition(_HERMES)[0].strip()
+        return words, tuple(_call(_json(body)) for body in _CLOSED_HERMES.findall(answer))
+    if _MISTRAL in answer:
+        words, _, rest = answer.partition(_MISTRAL)
+        return words.strip(), _mistral_calls(rest)
+    if _PYTHON in answer:
+        words, _, rest = answer.partition(_PYTHON)
+        return words.strip(), _llama_calls(rest.strip())
+    if _BARE.fullmatch(answer):
+        try:
+            return "", _llama_calls(answer.strip())
+        except BrokenCall:
+            return answer.strip(), ()  # nothing marks it: an object that is no call is an answer
+    return answer.strip(), ()
+
+
+def _mistral_calls(text: str) -> tuple[Call, ...]:
+    if _MISTRAL_ARGS not in text:
+        listed = _json(text)
+        return tuple(_call(item) for item in (listed if isinstance(listed, list) else [listed]))
+    calls = []
+    for part in text.split(_MISTRAL):
+        named = _NAMED_MISTRAL.match(part)
+        if named is None:
+            raise BrokenCall(f"no name before {_MISTRAL_ARGS}: {part[:80]!r}")
+        calls.append(_call({"name": named[1], "arguments": _json(part[named.end() :])}))
+    return tuple(calls)
+
+
+def _llama_calls(text: str) -> tuple[Call, ...]:
+    if not text.startswith("{"):
+        return (_python_call(text),)
+    decoder, calls, at = json.JSONDecoder(), [], 0
+    while at < len(text):
+        try:
+            content, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            raise BrokenCall(f"no JSON ({error.msg}): {text[at : at + 80]!r}") from error
+        calls.append(_call(content))
+        at += len(text[at:]) - len(text[at:].lstrip("; \n"))
+    return tuple(calls)
+
+
+def _python_call(text: str) -> Call:
+    """`tool.call(key="value")`, as models of Llama 3 call the tools they were born with."""
+    try:
+        call = ast.parse(text, mode="eval").body
+        if isinstance(call, ast.Call) and not call.args:
+            named = call.func
+            if isinstance(named, ast.Attribute) and named.attr == "call":
+                named = named.value
+            return Call(ast.unparse(named), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords})
+    except (SyntaxError, ValueError) as error:
+        raise BrokenCall(f"no call of a tool ({error}): {text[:80]!r}") from error
+    raise BrokenCall(f"no call of a tool by named arguments: {text[:80]!r}")
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BrokenCall(f"no JSON ({error.msg}): {text.strip()[:80]!r}") from error
+
+
+def _call(content: Any) -> Call:
+    if not isinstance(content, dict) or not isinstance(content.get("name"), str):
+        raise BrokenCall(f"a call needs a name: {json.dumps(content)[:80]}")
+    arguments = content.get("arguments", content.get("parameters", {}))
+    if isinstance(arguments, str):
+        arguments = _json(arguments)
+    if not isinstance(arguments, dict):
+        raise BrokenCall(f"the arguments of {content['name']} are no object: {json.dumps(arguments)[:80]}")
+    return Call(content["name"], arguments)

@@ -1,0 +1,171 @@
+"""One way to chat with every family: what a template knows or lacks, hidden thought, and tools."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from schemas.config import EngineSection, ModelSection
+from tasks.engines.base import Completion, Message, Request, Sampling, Tool
+from tasks.engines.chat import ChatTokenizer
+from tasks.engines.replies import Call, read_calls, split_reasoning
+from tasks.engines.transformers_engine import TransformersEngine
+from tasks.training.data import Example, encode
+from tests.support.families import FAMILIES, make_checkpoint, make_tokenizer
+
+ANSWER = "Thought: left is free\nAction: [left]"
+CHAT = (
+    Message(role="system", content="You walk."),
+    Message(role="user", content="A wall."),
+    Message(role="assistant", content="<think>hidden doubts</think>\n\nThought: back\nAction: [back]"),
+    Message(role="user", content="A door."),
+)
+LOOK: Tool = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Looks around.",
+        "parameters": {"type": "object", "properties": {"far": {"type": "integer"}}},
+    },
+}
+CALLED: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"id": "000000001", "type": "function", "function": {"name": "look", "arguments": '{"far": 3}'}}
+    ],
+}
+TOOL_CHAT = (
+    *CHAT[:2],
+    CALLED,
+    Message(role="tool", content="a lamp", tool_call_id="000000001", name="look"),
+)
+EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
+
+
+@pytest.fixture(params=sorted(FAMILIES))
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def chat(family: str) -> ChatTokenizer:
+    return ChatTokenizer(make_tokenizer(FAMILIES[family]))
+
+
+def test_the_label_is_the_answer_and_the_familys_end_of_turn(chat: ChatTokenizer, family: str) -> None:
+    row = encode(Example("row", "policy", CHAT, (ANSWER,)), chat, 4000)
+    end = chat.tokenizer.convert_tokens_to_ids(FAMILIES[family].end)
+    assert chat.decode(row.label_ids) == ANSWER
+    assert row.label_ids[-1] == end and end not in row.label_ids[:-1]
+    assert len(row.targets) == len(row.label_ids)
+    assert chat.tokenizer.decode(row.prompt_ids) == chat.render(CHAT)
+
+
+def test_prompt_and_label_are_the_tokens_of_the_whole_conversation(chat: ChatTokenizer, family: str) -> None:
+    row = encode(Example("row", "policy", CHAT, (ANSWER,)), chat, 4000)
+    whole = chat.render([*CHAT, Message(role="assistant", content=ANSWER)], add_generation_prompt=False)
+    trained = chat.tokenizer.decode([*row.prompt_ids, *row.label_ids])
+    if family == "qwq":  # its template shows an answer without the block that its prompt opens
+        trained = trained.replace(EMPTY_THOUGHT, "")
+    assert whole.rstrip() == trained
+
+
+def complete(chat: ChatTokenizer, checkpoint: Path, **wanted: object) -> Completion:
+    engine = TransformersEngine(
+        EngineSection(),
+        ModelSection(name=str(checkpoint), dtype="float32", context_length=1000, device="cpu"),
+    )
+    request = Request(CHAT, Sampling(max_tokens=60, seed=1), **wanted)  # type: ignore[arg-type]
+
+    async def once() -> Completion:
+        try:
+            return await engine.generate(request)
+        finally:
+            await engine.close()
+
+    return asyncio.run(once())
+
+
+def test_what_a_rollout_samples_is_token_for_token_what_training_reads(
+    chat: ChatTokenizer, family: str, tmp_path: Path
+) -> None:
+    checkpoint = make_checkpoint(FAMILIES[family], tmp_path)
+    sampled = complete(chat, checkpoint, regex=r"Thought: [a-z ]{1,20}\nAction: \[[a-z]{1,8}\]")
+    assert sampled.finish_reason == "stop"
+    row = encode(Example("row", "policy", CHAT, (sampled.text,)), chat, 4000)
+    assert len(row.prompt_ids) == sampled.prompt_tokens
+    assert list(row.prompt_ids) == chat.prompt_ids(CHAT)
+    assert row.label_ids == (*sampled.token_ids, *chat.end_ids)
+
+
+def test_a_completion_that_begins_inside_the_thought_is_marked_from_its_beginning(tmp_path: Path) -> None:
+    chat = ChatTokenizer(make_tokenizer(FAMILIES["qwq"]))
+    sampled = complete(chat, make_checkpoint(FAMILIES["qwq"], tmp_path), thinking=True)
+    assert sampled.text.startswith("<think>")
+    assert sampled.token_ids[0] != chat.tokenizer.convert_tokens_to_ids("<think>")
+    reasoning, answer = split_reasoning(sampled.text)
+    assert reasoning and answer == ""
+
+
+def test_hidden_thought_is_in_no_later_prompt(chat: ChatTokenizer) -> None:
+    for thinking in (False, True):
+        text = chat.render(CHAT, thinking=thinking)
+        assert "hidden doubts" not in text and "Action: [back]" in text
+    assert "You walk." in text and "A door." in text
+
+
+@pytest.mark.parametrize(
+    ("name", "thinking", "ending"),
+    [
+        ("qwen3", True, "<|im_start|>assistant\n"),
+        ("qwen3", False, f"<|im_start|>assistant\n{EMPTY_THOUGHT}"),
+        ("qwq", True, "<|im_start|>assistant\n<think>\n"),
+        ("qwq", False, f"<|im_start|>assistant\n{EMPTY_THOUGHT}"),
+        ("gemma", True, "<start_of_turn>model\n"),
+    ],
+)
+def test_a_turn_begins_with_thought_or_with_the_answer(name: str, thinking: bool, ending: str) -> None:
+    chat = ChatTokenizer(make_tokenizer(FAMILIES[name]))
+    assert chat.tokenizer.decode(chat.prompt_ids(CHAT, thinking=thinking)).endswith(ending)
+
+
+def test_training_stands_where_an_empty_thought_would_have_been_sampled() -> None:
+    """Qwen3 thinks in its completion, QwQ from its prompt on: with nothing thought both are what is trained on."""
+    for name, thought in (("qwen3", EMPTY_THOUGHT), ("qwq", "\n</think>\n\n")):
+        chat = ChatTokenizer(make_tokenizer(FAMILIES[name]))
+        row = encode(Example("row", "policy", CHAT, (ANSWER,)), chat, 4000)
+        prompt = chat.prompt_ids(CHAT, thinking=True)
+        completion = chat.tokenizer.encode(f"{thought}{ANSWER}", add_special_tokens=False)
+        assert [*prompt, *completion, *chat.end_ids] == [*row.prompt_ids, *row.label_ids]
+
+
+def test_a_family_without_system_role_gets_it_in_the_first_question() -> None:
+    text = ChatTokenizer(make_tokenizer(FAMILIES["gemma"])).render(CHAT)
+    assert text.startswith("<bos><start_of_turn>user\nYou walk.\n\nA wall.<end_of_turn>\n")
+
+
+def test_a_prompt_does_not_tell_the_day_it_was_rendered_on() -> None:
+    assert "Today: 26 Jul 2024" in ChatTokenizer(make_tokenizer(FAMILIES["llama3"])).render(CHAT)
+
+
+def test_every_family_is_shown_tools_calls_and_results(chat: ChatTokenizer) -> None:
+    text = chat.render(TOOL_CHAT, tools=(LOOK,))
+    assert all(word in text for word in ("You walk.", "Looks around.", '{"far": 3}', "a lamp"))
+
+
+def test_a_call_is_written_tokenised_and_read_again(chat: ChatTokenizer, family: str) -> None:
+    written = chat.answer_text({**CALLED, "content": "Is it dark?"}, (LOOK,))
+    (ids,) = chat.segment_ids([written])
+    words, calls = read_calls(chat.decode(ids))
+    assert calls == (Call("look", {"far": 3}),)
+    assert words == ("" if family == "llama3" else "Is it dark?")  # its template has no room for both
+    if family == "mistral":  # the mark is one special token, as the model samples it
+        assert chat.tokenizer.convert_tokens_to_ids("[TOOL_CALLS]") in ids
+
+
+def test_tools_are_spelled_out_for_a_template_that_has_no_place_for_them() -> None:
+    chat = ChatTokenizer(make_tokenizer(FAMILIES["chatml"]))
+    text = chat.render(TOOL_CHAT, tools=(LOOK,))
+    assert '<tool_call>\n{"name": "look", "arguments": {"far": 3}}\n</tool_call><|im_end|>' in text
+    assert "<|im_start|>user\n<tool_response>\na lamp\n</tool_response><|im_end|>" in text
