@@ -103,6 +103,20 @@ class RoleSection(Section):
         "max_tokens, or a text ends before its second label"
     )  # fmt: skip
     template: str | None = Field(None, description="path of a prompt template that replaces the shipped one")
+    thinking: bool = Field(
+        False, description="let a model whose chat template knows of it write a hidden chain of thought before the "
+        "answer: kept in column `reasoning`, in no prompt, never trained on; max_tokens holds both. Else the answer "
+        "comes at once (enable_thinking off, or the block closed empty); of servers, those with options.server vllm "
+        "are told"
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _thinks_freely(self) -> "RoleSection":
+        if self.thinking and self.structured:
+            raise ValueError(
+                "thinking: a completion under a format has no room for a chain of thought; set structured to false"
+            )
+        return self
 
 
 class RolesSection(Section):

@@ -151,6 +151,8 @@ class BootstrapDraw(BaseModel):
     next_action_text: str | None = None
     next_future: str | None = None
     next_future_malformed: bool | None = None
+    next_action_reasoning: str | None = None
+    next_future_reasoning: str | None = None
     next_action_drawn: DrawnText | None = Field(None, description="provenance of a'")
     next_future_drawn: DrawnText | None = Field(None, description="provenance of d'")
 
@@ -159,7 +161,7 @@ class BellmanTarget(Row):
     """One language Bellman backup: d ~ B(.|s,a,r,s',a',d')."""
 
     TABLE: ClassVar[str] = "bellman_targets"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     target_id: str = Field(description="same as its sample_id")
     sample_id: str = Field(description="-> replay_samples")
     transition_id: str = Field(description="-> transitions")
@@ -180,13 +182,16 @@ class BellmanTarget(Row):
     other_draws: list[BootstrapDraw] | None = Field(
         None, description="(a', d') number 2 to J (backup.draws), for log p_B alone; NULL: there is no other"
     )
+    reasoning: str | None = Field(None, description="the backup's hidden chain of thought, never trained on")
+    next_action_reasoning: str | None = Field(None, description="that of a'")
+    next_future_reasoning: str | None = Field(None, description="that of d'")
 
 
 class CorrectedTarget(Row):
     """A target whose reasoning no longer asserts what the student can't see (paper, appendix B.2)."""
 
     TABLE: ClassVar[str] = "corrected_targets"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     corrected_id: str = Field(description="same as its target_id")
     target_id: str = Field(description="-> bellman_targets")
     transition_id: str = Field(description="-> transitions")
@@ -225,6 +230,7 @@ class CorrectedTarget(Row):
     )
     discount_future: float | None = Field(None, description="share that d' has, and they lack")
     discount_both: float | None = Field(None, description="share that both have; the rest is in neither")
+    reasoning: str | None = Field(None, description="hidden chain of thought of the last rewrite")
 
 
 class PastTurn(BaseModel):
@@ -347,7 +353,7 @@ class Future(Row):
     """One future of an action: sampled from the successor, d_j ~ M_theta(.|s,a), or played (self_distillation)."""
 
     TABLE: ClassVar[str] = "futures"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     future_id: str = Field(description="critique_id/f/number")
     critique_id: str = Field(description="-> critiques (the judgement that reads it)")
     thought: str = Field(description="the successor's reasoning; empty for a rollout")
@@ -359,13 +365,14 @@ class Future(Row):
     )
     policy_version: str | None = Field(None, description="the policy that played a rollout")
     generation: Generation | None = Field(None, description="provenance; NULL for a rollout")
+    reasoning: str | None = Field(None, description="the successor's hidden chain of thought, in no prompt")
 
 
 class Critique(Row):
     """One judgement of one action: q ~ E(.|s,a,d1..dk)."""
 
     TABLE: ClassVar[str] = "critiques"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     critique_id: str = Field(
         description="sample_id/c/round; with algorithm nlql, sample_id/c/0/number of the action"
     )
@@ -387,6 +394,12 @@ class Critique(Row):
     )
     action_generation: Generation | None = Field(None, description="provenance of the judged action")
     generation: Generation | None = Field(None, description="provenance of the critique")
+    reasoning: str | None = Field(
+        None, description="the evaluator's hidden chain of thought, in no prompt again"
+    )
+    action_reasoning: str | None = Field(
+        None, description="that of a fresh action, which is judged without it"
+    )
 
 
 class Refinement(Row):
@@ -394,6 +407,7 @@ class Refinement(Row):
     on."""
 
     TABLE: ClassVar[str] = "refinements"
+    VERSION: ClassVar[int] = 2
     refinement_id: str = Field(description="sample_id/r/round")
     critique_id: str = Field(description="-> critiques (the judgement it answers)")
     sample_id: str = Field(description="-> replay_samples")
@@ -416,6 +430,8 @@ class Refinement(Row):
     distil: bool = Field(description="goes into policy distillation")
     generation: Generation | None = Field(None, description="provenance of the refined action")
     correction_generation: Generation | None = Field(None, description="provenance of the corrected thought")
+    reasoning: str | None = Field(None, description="the refiner's hidden chain of thought, never trained on")
+    correction_reasoning: str | None = Field(None, description="that of the thought's last rewrite")
 
 
 class Evaluation(Row):

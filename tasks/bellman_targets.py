@@ -105,10 +105,11 @@ async def bellman_target(ctx: StageContext, sample: ReplaySample, transition: Re
             "description": described.description,
             "malformed": described.malformed,
             "generation": answer.generation,
+            "reasoning": answer.reasoning,
         }
     )
     if answer.error or not described.description:
-        return _failed(row, "backup_failed", answer.error)
+        return _failed(row, "backup_failed", answer.fault)
     return row
 
 
@@ -122,20 +123,22 @@ async def bootstrapped(ctx: StageContext, row: BellmanTarget, after: State, item
             "next_action": action.action,
             "next_action_text": acted.text,
             "next_action_generation": acted.generation,
+            "next_action_reasoning": acted.reasoning,
         }
     )
     if acted.error or not acted.text:
-        return _failed(row, "next_action_failed", acted.error)
+        return _failed(row, "next_action_failed", acted.fault)
     [(foreseen, future)] = await predict_futures(ctx, after, acted.text, 1, use="target", item=f"{item}/d")
     row = row.model_copy(
         update={
             "next_future": future.description,
             "next_future_malformed": future.malformed,
             "next_future_generation": foreseen.generation,
+            "next_future_reasoning": foreseen.reasoning,
         }
     )
     if foreseen.error or not future.description:
-        return _failed(row, "next_future_failed", foreseen.error)
+        return _failed(row, "next_future_failed", foreseen.fault)
     return row
 
 
@@ -153,8 +156,8 @@ def _drawn(made: Generation | None) -> DrawnText | None:
     return made and DrawnText(**{name: getattr(made, name) for name in DrawnText.model_fields})
 
 
-def _failed(row: BellmanTarget, status: str, error: str | None) -> BellmanTarget:
-    return row.model_copy(update={"status": status, "error": error or "the model wrote nothing"})
+def _failed(row: BellmanTarget, status: str, error: str) -> BellmanTarget:
+    return row.model_copy(update={"status": status, "error": error})
 
 
 def backup_of(target: BellmanTarget, transition: Replayed) -> Backup:
@@ -192,7 +195,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="bellman-targets",
-    version=1,
+    version=2,
     pool="inference",
     tables=(ReplaySample, BellmanTarget),
     config=("environment", "replay", "rollout.uniform_until", "backup.draws"),

@@ -53,6 +53,15 @@ class Answer:
     def status(self) -> str:
         return "ok" if self.error is None else "engine_error"
 
+    @property
+    def fault(self) -> str:
+        """Why there is no text."""
+        if self.error is None and self.reasoning is not None:
+            return (
+                "the hidden chain of thought filled max_tokens; raise it, or set the role's thinking to false"
+            )
+        return self.error or "the model wrote nothing"
+
 
 @dataclass
 class StageContext:
@@ -207,6 +216,7 @@ class StageContext:
             sampling,
             self.inputs.adapters.get(use) if trained and use else None,
             regex if section.structured else None,
+            section.thinking,
         )
         key = RequestCache.key(item, sample, request)
         completion = self.cache.completion(key) if self.cache else None

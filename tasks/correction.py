@@ -12,6 +12,15 @@ CorrectionVerdict = Literal["clean", "rewritten", "thought_dropped", "row_droppe
 
 
 @dataclass(frozen=True)
+class Rewrite:
+    """What the corrector wrote; an empty text where its request failed."""
+
+    text: str
+    generation: Generation | None
+    reasoning: str | None = None
+
+
+@dataclass(frozen=True)
 class Corrected:
     """A thought after correction."""
 
@@ -21,13 +30,14 @@ class Corrected:
     after: float
     attempts: int
     generation: Generation | None
+    reasoning: str | None = None
 
 
 async def correct(
     thought: str,
     section: CorrectionSection,
     measure: Callable[[str], Leak],
-    rewrite: Callable[[int], Awaitable[tuple[str, Generation | None]]],
+    rewrite: Callable[[int], Awaitable[Rewrite]],
 ) -> Corrected:
     """Rewrite a thought until it no longer leaks.
 
@@ -43,10 +53,12 @@ async def correct(
     before = measure(thought)
     if not section.enabled or before.share <= section.threshold:
         return Corrected("clean", thought, before, before.share, 0, None)
-    generation = None
+    last = Rewrite("", None)
     for attempt in range(section.attempts):
-        text, generation = await rewrite(attempt)
-        if text and (after := measure(text).share) <= section.threshold:
-            return Corrected("rewritten", text, before, after, attempt + 1, generation)
+        last = await rewrite(attempt)
+        if last.text and (after := measure(last.text).share) <= section.threshold:
+            return Corrected(
+                "rewritten", last.text, before, after, attempt + 1, last.generation, last.reasoning
+            )
     verdict: CorrectionVerdict = "thought_dropped" if section.on_failure == "drop_thought" else "row_dropped"
-    return Corrected(verdict, "", before, 0.0, section.attempts, generation)
+    return Corrected(verdict, "", before, 0.0, section.attempts, last.generation, last.reasoning)

@@ -117,6 +117,7 @@ async def correct_target(ctx: StageContext, target: BellmanTarget, transition: R
         leaks=list(result.before.passages),
         attempts=result.attempts,
         generation=result.generation,
+        reasoning=result.reasoning,
         discount_next=words.next if words else None,
         discount_future=words.future if words else None,
         discount_both=words.both if words else None,
@@ -171,7 +172,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="cot-correction",
-    version=2,
+    version=3,
     pool="inference",
     tables=(CorrectedTarget,),
     config=("environment", "correction", "backup.loss", "backup.top_k"),

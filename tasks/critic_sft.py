@@ -123,7 +123,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="critic-sft",
-    version=2,
+    version=3,
     pool="training",
     tables=(TrainingRow, TrainingStep, Priority),
     config=("environment", "critic", "target", "parameters", "backup", "anchor"),

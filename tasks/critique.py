@@ -67,7 +67,7 @@ async def action_to_improve(
     uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=False)
     item = numbered(f"{sample.sample_id}/a", number)
     answer, parsed = await sample_action(ctx, transition.state, use="actor", item=item, uniform=uniform)
-    return Candidate("fresh", answer.text, parsed, answer.generation, answer.error)
+    return Candidate("fresh", answer.text, parsed, answer.generation, answer.error, answer.reasoning)
 
 
 def _inputs(resolve: Resolver) -> Inputs:
@@ -82,7 +82,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="critique",
-    version=2,
+    version=3,
     pool="inference",
     tables=(Critique, Future),
     config=(

@@ -62,7 +62,7 @@ class Improver:
                 self.ctx, self.state, [a.judged for a in attempts], use="improver", item=self._id(round_)
             )
             row = await self._row(round_, "refined", answer.text, action, answers_to)
-            row = row.model_copy(update={"generation": answer.generation})
+            row = row.model_copy(update={"generation": answer.generation, "reasoning": answer.reasoning})
             if answer.error:
                 row = row.model_copy(update={"status": "engine_error", "error": answer.error})
             if rounds == 1 or row.status != "ok":
@@ -104,7 +104,11 @@ class Improver:
     async def _judge(self, row: Refinement, round_: int) -> Judged | None:
         """Critique a refinement; None when its verdict can't be used."""
         candidate = Candidate(
-            "refined", row.action_text, Action(row.thought, row.action, row.valid), row.generation
+            "refined",
+            row.action_text,
+            Action(row.thought, row.action, row.valid),
+            row.generation,
+            reasoning=row.reasoning,
         )
         judgement = await judge_action(
             self.ctx, self.critique.sample_id, self.transition, self.task, candidate, round_
@@ -124,7 +128,7 @@ class Improver:
         picked = attempts[number or 0]
         action = read_action(picked.judged.action_text, self.form)
         row = await self._row(round_, "chosen", picked.judged.action_text, action, answers_to)
-        row = row.model_copy(update={"generation": answer.generation})
+        row = row.model_copy(update={"generation": answer.generation, "reasoning": answer.reasoning})
         if number is None:
             fault = answer.error or f"the choice names none of the answers: {answer.text[:80]!r}"
             row = row.model_copy(update={"status": "unreadable_choice", "error": fault})
@@ -172,6 +176,7 @@ class Improver:
                 "leak_before": result.before.share,
                 "leak_after": result.after,
                 "correction_generation": result.generation,
+                "correction_reasoning": result.reasoning,
                 "status": "row_dropped" if dropped else "ok",
                 "error": "no rewrite of the thought passed the leak check" if dropped else None,
             }

@@ -27,6 +27,7 @@ class Candidate:
     parsed: Action
     generation: Generation | None
     error: str | None = None
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ async def judge_action(
         action=candidate.parsed.action,
         critique="",
         action_generation=candidate.generation,
+        action_reasoning=candidate.reasoning,
     )
     if candidate.error or not candidate.text:
         return Judgement(_failed(row, "action_failed", candidate.error or "the policy wrote nothing"), [])
@@ -85,7 +87,12 @@ async def judge_action(
         return Judgement(await _scored(ctx, row, state, texts), futures)
     judged, verdict = await judge(ctx, state, candidate.text, texts, use="improver", item=critique_id)
     row = row.model_copy(
-        update={"optimal": verdict.optimal, "critique": verdict.reason, "generation": judged.generation}
+        update={
+            "optimal": verdict.optimal,
+            "critique": verdict.reason,
+            "generation": judged.generation,
+            "reasoning": judged.reasoning,
+        }
     )
     if judged.error:
         return Judgement(_failed(row, "engine_error", judged.error), futures)
@@ -128,7 +135,7 @@ def _future_row(
         run=ctx.config.run,
         iteration=ctx.iteration,
         status="empty" if empty else answer.status,
-        error="the model wrote nothing" if empty else answer.error,
+        error=answer.fault if empty else answer.error,
         future_id=f"{critique_id}/f/{number}",
         critique_id=critique_id,
         thought=described.thought,
@@ -136,6 +143,7 @@ def _future_row(
         malformed=described.malformed,
         source="successor",
         generation=answer.generation,
+        reasoning=answer.reasoning,
     )
 
 

@@ -95,7 +95,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="policy-distillation",
-    version=1,
+    version=2,
     pool="training",
     tables=(TrainingRow, TrainingStep),
     config=(

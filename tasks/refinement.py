@@ -72,7 +72,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="refinement",
-    version=3,
+    version=4,
     pool="inference",
     tables=(Refinement, Critique, Future),
     config=(

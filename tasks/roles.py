@@ -5,9 +5,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from schemas.rows import Generation
 from storage.history import State
 from tasks.context import Answer, StageContext
+from tasks.correction import Rewrite
 from tasks.engines.base import Message
 from tasks.environments.base import Environment, ListsActions
 from tasks.formats import (
@@ -170,8 +170,8 @@ async def choose(
 
 async def rewrite(
     ctx: StageContext, template: str, *, use: str, item: str, attempt: int, **variables: object
-) -> tuple[str, Generation | None]:
+) -> Rewrite:
     """One rewrite of a thought by the corrector; an empty text when the request failed."""
     messages = ctx.messages(template, **variables)
     answer = await ctx.ask("correct", template, messages, use=use, item=item, sample=attempt)
-    return read_rewrite(answer.text), answer.generation
+    return Rewrite(read_rewrite(answer.text), answer.generation, answer.reasoning)

@@ -52,4 +52,10 @@ async def best_action(ctx: StageContext, tried: Sequence[Critique], state: State
         text=best.action_text,
         action=read_action(best.action_text, ctx.environment.action_format),
     )
-    return row.model_copy(update={"distil": row.status == "ok", "generation": best.action_generation})
+    return row.model_copy(
+        update={
+            "distil": row.status == "ok",
+            "generation": best.action_generation,
+            "reasoning": best.action_reasoning,
+        }
+    )

@@ -30,6 +30,24 @@ def for_templates(message: Message) -> Message:
     return changed
 
 
+def for_servers(message: Message) -> Message:
+    """The same as OpenAI's interface wants it: arguments of calls as JSON text."""
+    message = for_templates(message)
+    if calls := message.get("tool_calls"):
+        message["tool_calls"] = [_with_text(call) for call in calls]
+    return message
+
+
+def _with_text(call: ToolCall) -> ToolCall:
+    function = call["function"]
+    if isinstance(function["arguments"], str):
+        return call
+    return {
+        **call,
+        "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)},
+    }
+
+
 def _with_object(call: ToolCall) -> ToolCall:
     function = call["function"]
     if not isinstance(function["arguments"], str):

@@ -19,6 +19,7 @@ from tasks.engines.base import (
     make_scores,
     most_likely,
 )
+from tasks.engines.messages import for_servers, spell_call
 
 
 class OpenAIEngine:
@@ -64,13 +65,15 @@ class OpenAIEngine:
             raise EngineError(
                 "this server is not known to take a regex; set options.structured or the role's to false"
             )
-        sampling, extra = request.sampling, dict(self._extra)
+        sampling, extra = request.sampling, {**self._template(request.thinking), **self._extra}
         if request.regex:
             extra["structured_outputs"] = {"regex": request.regex}
+        if request.tools:
+            extra["tools"] = [dict(tool) for tool in request.tools]
         answer = await self._ask(
             self._client.chat.completions.create,
             model=self._model,
-            messages=list(request.messages),
+            messages=[for_servers(message) for message in request.messages],
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_tokens,
@@ -79,11 +82,11 @@ class OpenAIEngine:
             extra_body=extra,
         )
         choice, usage = answer.choices[0], answer.usage
-        if choice.finish_reason not in ("stop", "length"):
+        if choice.finish_reason not in ("stop", "length", "tool_calls"):
             raise EngineError(f"the server ended the completion with '{choice.finish_reason}'")
         return Completion(
-            text=choice.message.content or "",
-            finish_reason=choice.finish_reason,
+            text=_whole_text(choice.message),
+            finish_reason="length" if choice.finish_reason == "length" else "stop",
             prompt_tokens=usage.prompt_tokens if usage else 0,
             completion_tokens=usage.completion_tokens if usage else 0,
         )
@@ -92,7 +95,9 @@ class OpenAIEngine:
         """As the protocol; vLLM servers only, whose tokenizer is asked for the ids."""
         if not self._vllm:
             raise EngineError("scoring needs a vLLM server; set options.server to vllm if it is one")
-        prompt = await self._tokenize(messages=list(request.messages), add_generation_prompt=True)
+        prompt = await self._tokenize(
+            messages=list(request.messages), add_generation_prompt=True, **self._template(thinking=False)
+        )
         segments = [await self._tokenize(prompt=text, add_special_tokens=False) for text in request.segments]
         tokens = [token for segment in segments for token in segment]
         answer = await self._ask(
@@ -109,6 +114,10 @@ class OpenAIEngine:
         ]
         top = [most_likely(position, request.top_k) for position in reported] if request.top_k else None
         return make_scores(segments, [p[token] for token, p in zip(tokens, reported, strict=True)], top)
+
+    def _template(self, thinking: bool) -> dict[str, Any]:
+        """What the server's chat template is told; other servers than vLLM may refuse the field."""
+        return {"chat_template_kwargs": {"enable_thinking": thinking}} if self._vllm else {}
 
     async def _tokenize(self, **body: Any) -> list[int]:
         root = self._client.with_options(base_url=str(self._client.base_url).rstrip("/").removesuffix("/v1"))
@@ -127,3 +136,14 @@ class OpenAIEngine:
     async def close(self) -> None:
         """As the protocol."""
         await self._client.close()
+
+
+def _whole_text(message: Any) -> str:
+    """A message as the model wrote it, where the server has taken it apart into thought, words and calls."""
+    thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
+    calls = [
+        spell_call({"name": c.function.name, "arguments": c.function.arguments})
+        for c in message.tool_calls or ()
+    ]
+    answer = "\n".join([*([message.content] if message.content else []), *calls])
+    return f"<think>\n{thought}\n</think>\n\n{answer}" if thought else answer

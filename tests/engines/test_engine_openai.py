@@ -24,8 +24,10 @@ from tasks.engines.base import (
     Request,
     Sampling,
     ScoreRequest,
+    ToolCall,
 )
 from tasks.engines.chat import load_chat_tokenizer
+from tasks.engines.replies import Call, read_calls, split_reasoning
 
 KEY = "sk-secret-of-this-test"
 QUESTION = (Message(role="user", content="Name a number."),)
@@ -41,6 +43,8 @@ def application(engine: Engine, model: Path, seen: list[dict[str, Any]]) -> Fast
         seen.append({"body": body, "authorization": http.headers.get("authorization")})
         if body["messages"][-1]["content"] == "fail":
             return JSONResponse({"error": {"message": f"refused, key was {KEY}"}}, status_code=400)
+        if body["messages"][-1]["content"] == "think":
+            return _taken_apart(body["model"])
         sampling = Sampling(
             body["temperature"],
             body["top_p"],
@@ -95,6 +99,16 @@ def application(engine: Engine, model: Path, seen: list[dict[str, Any]]) -> Fast
         }
 
     return app
+
+
+def _taken_apart(model: str) -> dict[str, Any]:
+    """What a server says that reads thought and calls out of the text itself."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"far": 3}'}}
+    message = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
+    return {
+        "id": "1", "object": "chat.completion", "created": 0, "model": model,
+        "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}],
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -156,6 +170,38 @@ def test_a_served_model_answers_like_a_local_one(
     asyncio.run(checks())
     assert {request["authorization"] for request in seen} == {f"Bearer {KEY}"}
     assert all(request["body"]["top_k"] == 7 for request in seen)
+
+
+def test_what_a_server_has_taken_apart_is_put_together_and_is_told_whether_to_think(
+    server: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url, seen = server
+    monkeypatch.setenv("TEST_KEY", KEY)
+    call = ToolCall(id="1", type="function", function={"name": "look", "arguments": {"far": 2}})
+    chat = (
+        *QUESTION,
+        Message(role="assistant", content="", tool_calls=[call]),
+        Message(role="user", content="think"),
+    )
+    tool = {
+        "type": "function",
+        "function": {"name": "look", "parameters": {"type": "object", "properties": {}}},
+    }
+
+    async def check() -> None:
+        for options in ({"server": "vllm"}, {}):
+            engine = build_engine(section(url, **options), ModelSection(), tmp_path)
+            answer = await engine.generate(Request(chat, Sampling(), thinking=True, tools=(tool,)))
+            await engine.close()
+            thought, said = split_reasoning(answer.text)
+            assert thought == "hm" and answer.finish_reason == "stop"
+            assert read_calls(said) == ("", (Call("look", {"far": 3}),))
+
+    asyncio.run(check())
+    told, untold = (request["body"] for request in seen)
+    assert told["chat_template_kwargs"] == {"enable_thinking": True} and "chat_template_kwargs" not in untold
+    assert told["tools"] == [tool]
+    assert told["messages"][1]["tool_calls"][0]["function"]["arguments"] == '{"far": 2}'
 
 
 def test_a_refused_request_fails_alone_and_never_shows_the_key(
