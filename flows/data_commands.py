@@ -14,6 +14,7 @@ import typer
 from flows.environment_commands import register_environments
 from flows.options import FAILED, USAGE, Data, Run, fail, load, open_store, usable_config
 from flows.policy_commands import export_policy, play
+from flows.row_commands import export_critic_sft, export_policy_distillation
 
 
 class Format(StrEnum):
@@ -30,8 +31,12 @@ def register(app: typer.Typer) -> None:
     configuration = typer.Typer(no_args_is_help=True, help="Check or show a configuration.")
     configuration.command("check")(check)
     configuration.command("show")(show)
-    exports = typer.Typer(no_args_is_help=True, help="Write what was trained for use outside.")
+    exports = typer.Typer(
+        no_args_is_help=True, help="Write what was trained, or trained on, for use outside."
+    )
     exports.command("policy")(export_policy)
+    exports.command("critic-sft")(export_critic_sft)
+    exports.command("policy-distillation")(export_policy_distillation)
     app.command("sql")(sql)
     app.command("verify")(verify)
     app.command("explain")(explain)

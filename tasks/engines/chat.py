@@ -39,7 +39,7 @@ class ChatTokenizer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer)
-        self.render = self._template.render
+        self.render, self.fit = self._template.render, self._template.fit
         added = tokenizer.added_tokens_decoder
         self._special = {i for i, token in added.items() if token.special} | set(tokenizer.all_special_ids)
         # Marks of reasoning and calls are text to us, whether or not the family makes them special tokens.

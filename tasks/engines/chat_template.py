@@ -47,6 +47,15 @@ _EMPTY_REASONING = re.compile(
 )
 
 
+def template_arguments(thinking: bool) -> dict[str, bool | str]:
+    """What templates are told beside messages and tools, each of them under the names it knows."""
+    return {
+        "enable_thinking": thinking,  # Qwen, GLM, SmolLM3 ...
+        "thinking": thinking,  # DeepSeek, Granite
+        "date_string": f"{TODAY:%d %b %Y}",  # Llama 3
+    }
+
+
 def opening_of(text: str) -> str:
     """The mark of a hidden chain of thought that a text ends with; empty where it ends with none."""
     return next((mark for mark in CLOSING if text.rstrip().endswith(mark)), "")
@@ -91,19 +100,24 @@ class ChatTemplate:
         """
         from jinja2.exceptions import TemplateError
 
-        fit = [for_templates(message) for message in messages]
-        if has_tools(fit, tools) and not self._knows_tools:
-            fit, tools = spell_tools(fit, tools), ()
-        if not self._knows_system:
-            fit = merge_system(fit)
+        messages, tools = self.fit(messages, tools)
         try:
-            text = self._apply(fit, tools, thinking, add_generation_prompt)
+            text = self._apply(messages, tools, thinking, add_generation_prompt)
         except TemplateError as refused:
             raise EngineError(f"the chat template refuses these messages: {refused}") from refused
         opening = opening_of(text)
         if opening and add_generation_prompt and not thinking:
             return f"{text.rstrip()}\n\n{CLOSING[opening]}\n\n"
         return text
+
+    def fit(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = ()
+    ) -> tuple[list[Message], Sequence[Tool]]:
+        """The messages and tools that the template itself is given, with what it does not know put in words."""
+        fit = [for_templates(message) for message in messages]
+        if has_tools(fit, tools) and not self._knows_tools:
+            fit, tools = spell_tools(fit, tools), ()
+        return (fit if self._knows_system else merge_system(fit)), tools
 
     def _apply(
         self, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool, add_generation_prompt: bool
@@ -113,9 +127,8 @@ class ChatTemplate:
             tools=[dict(tool) for tool in tools] or None,
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
-            enable_thinking=thinking,  # Qwen, GLM, SmolLM3 ...
-            thinking=thinking,  # DeepSeek, Granite
             strftime_now=TODAY.strftime,
+            **template_arguments(thinking),
         )
         return str(text)
 

@@ -146,7 +146,10 @@ def test_a_family_without_system_role_gets_it_in_the_first_question() -> None:
 
 
 def test_a_prompt_does_not_tell_the_day_it_was_rendered_on() -> None:
-    assert "Today: 26 Jul 2024" in ChatTokenizer(make_tokenizer(FAMILIES["llama3"])).render(CHAT)
+    tokenizer = make_tokenizer(FAMILIES["llama3"])
+    assert "Today: 26 Jul 2024" in ChatTokenizer(tokenizer).render(CHAT)
+    tokenizer.chat_template = "{{ strftime_now('%Y-%m-%d') }}{{ messages[-1].content }}"
+    assert ChatTokenizer(tokenizer).render(CHAT) == "2024-07-26A door."
 
 
 def test_every_family_is_shown_tools_calls_and_results(chat: ChatTokenizer) -> None:

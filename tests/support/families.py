@@ -88,8 +88,8 @@ QWQ = f"""{_QWEN_TOOLS}
 # Names the day, one call a message, written as JSON without a mark and without the words beside it; ipython answers.
 LLAMA3 = """
 {{- bos_token }}
-{%- if strftime_now is defined %}{% set today = strftime_now('%d %b %Y') %}{% else %}{% set today = '?' %}{% endif -%}
-{{ '<|start_header_id|>system<|end_header_id|>\\n\\nToday: ' + today + '\\n\\n' }}
+{%- if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif -%}
+{{ '<|start_header_id|>system<|end_header_id|>\\n\\nToday: ' + date_string + '\\n\\n' }}
 {%- if messages[0].role == 'system' %}{{ messages[0].content | trim }}{% set messages = messages[1:] %}{% endif -%}
 {{ '<|eot_id|>' }}
 {%- for message in messages -%}
