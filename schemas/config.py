@@ -110,12 +110,20 @@ class RoleSection(Section):
         "are told"
     )  # fmt: skip
 
+    tool_calls: Literal["text", "native"] = Field(
+        "text", description="of role policy, in an environment that offers tools. text: an action is written as the "
+        "prompt says; native: as the model's chat template writes calls, which are offered, written, read and trained "
+        "on in the family's own form (needs structured: false)"
+    )  # fmt: skip
+
     @model_validator(mode="after")
     def _thinks_freely(self) -> "RoleSection":
         if self.thinking and self.structured:
             raise ValueError(
                 "thinking: a completion under a format has no room for a chain of thought; set structured to false"
             )
+        if self.tool_calls == "native" and self.structured:
+            raise ValueError("tool_calls: native calls have their family's format; set structured to false")
         return self
 
 
@@ -128,6 +136,13 @@ class RolesSection(Section):
     correct: RoleSection = RoleSection(temperature=0.5, max_tokens=32)
     evaluate: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True, line_chars=100)
     refine: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True, line_chars=60)
+
+    @model_validator(mode="after")
+    def _policy_alone_calls(self) -> "RolesSection":
+        for role, section in self:
+            if role != "policy" and section.tool_calls == "native":
+                raise ValueError(f"{role}.tool_calls: only the policy calls tools; set it to text")
+        return self
 
 
 class EnvironmentSection(Section):

@@ -13,7 +13,7 @@ from tasks.demonstrations import BrokenDemonstrations, read_demonstrations
 from tasks.engines import EngineConfigError, check_engine, declared_capabilities
 from tasks.engines.models import ModelError, check_model
 from tasks.environments import UnusableEnvironment, check_speaker, make_environment
-from tasks.environments.base import Environment, ListsActions
+from tasks.environments.base import Environment, ListsActions, OffersTools
 
 
 def check_config(config: Config, root: Path) -> None:
@@ -60,6 +60,7 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
         overrides = {**environment.templates, **overrides}
         yield from _exploration(config, environment)
         yield from _training_tasks(config, environment)
+        yield from _native_calls(config, environment)
         yield from _replaying(config, environment)
     except UnusableEnvironment as error:
         yield str(error)
@@ -103,6 +104,14 @@ def _token_kl(config: Config, engine: str) -> Iterator[str]:
             f"backup.loss: token_kl needs the bootstrap played by the model in training, whose tokens it trains on; "
             f"engines.{engine}.model is {section.model}: empty it, or set backup.loss to sft"
         )
+
+
+def _native_calls(config: Config, environment: Environment) -> Iterator[str]:
+    """Native calls of tools in an environment without tools."""
+    if config.roles.policy.tool_calls == "native" and not (
+        isinstance(environment, OffersTools) and environment.tools
+    ):
+        yield f"roles.policy.tool_calls: {environment.name} offers no tools to call; set it to text"
 
 
 def _exploration(config: Config, environment: Environment) -> Iterator[str]:

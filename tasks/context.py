@@ -22,11 +22,13 @@ from tasks.engines.base import (
     Sampling,
     ScoreRequest,
     Scores,
+    Tool,
 )
 from tasks.engines.cache import RequestCache
 from tasks.engines.replies import split_reasoning
 from tasks.environments import check_speaker, make_environment
-from tasks.environments.base import Environment, asks_model
+from tasks.environments.base import Environment, OffersTools, asks_model
+from tasks.native_calls import action_text, native_chat
 from tasks.progress import Progress
 from tasks.seeding import derive_seed
 from tasks.speaker import SPEAKER, Speaker
@@ -131,16 +133,28 @@ class StageContext:
         texts = render(template, blocks, known, self.templates)
         return tuple(Message(role=b, content=text) for b, text in zip(blocks, texts, strict=True))
 
+    @property
+    def policy_tools(self) -> tuple[Tool, ...]:
+        """Tools that the policy calls in its family's own way; none where actions are text."""
+        native = self.config.roles.policy.tool_calls == "native"
+        return tuple(self.environment.tools) if native and isinstance(self.environment, OffersTools) else ()
+
     def policy_messages(self, state: State) -> tuple[Message, ...]:
         """The plain policy prompt: instructions, then the episode as a chat, hidden reasoning left out. Of a
         Markov environment the last observation alone."""
         env = self.environment
-        known = {"instructions": env.instructions, "action_description": env.action_format.description}
+        known = {
+            "instructions": env.instructions,
+            "action_description": env.action_format.description,
+            "native": bool(self.policy_tools),
+        }
 
         def message(role: str, **variables: str) -> Message:
             (text,) = render("policy", [role], {**known, **variables}, self.templates)
             return Message(role=role, content=text)
 
+        if self.policy_tools:
+            return (message("system"), *native_chat(state, env.action_format))
         chat = [message("system")]
         for turn in () if env.markov else state.turns:
             chat += [message("user", observation=turn.observation), message("assistant", text=turn.text)]
@@ -211,12 +225,14 @@ class StageContext:
         trained = engine.model is None
         seed = self.seed(template, item, sample)
         sampling = Sampling(section.temperature, section.top_p, section.max_tokens, seed)
+        tools = self.policy_tools if role == "policy" else ()
         request = Request(
             messages,
             sampling,
             self.inputs.adapters.get(use) if trained and use else None,
             regex if section.structured else None,
             section.thinking,
+            tools,
         )
         key = RequestCache.key(item, sample, request)
         completion = self.cache.completion(key) if self.cache else None
@@ -233,6 +249,7 @@ class StageContext:
         text, reasoning = "", None
         if completion is not None:
             reasoning, text = split_reasoning(completion.text)
+            text = action_text(text) if tools else text
         generation = Generation(
             engine=section.engine,
             model_version=self.model_version(role, use),

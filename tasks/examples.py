@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from schemas.rows import CorrectedTarget, Refinement, ReplaySample
 from tasks.context import StageContext
 from tasks.formats import future_segments, write_action
+from tasks.native_calls import action_message
 from tasks.replayed import Replayed
 from tasks.roles import predict_messages
 from tasks.seeding import derive_seed
@@ -78,11 +79,15 @@ def replayed_examples(ctx: StageContext, transitions: Iterable[Replayed]) -> lis
 def _policy_example(
     ctx: StageContext, row_id: str, transition: Replayed, thought: str, action: str
 ) -> Example:
+    text, tools = write_action(thought, action), ctx.policy_tools
+    form = ctx.environment.action_format
     return Example(
         row_id=row_id,
         role="policy",
         messages=ctx.policy_messages(transition.state),
-        segments=(write_action(thought, action),),
+        segments=(text,),
+        tools=tools,
+        answer=action_message(text, form, len(transition.state.turns)) if tools else None,
         scored_segment=None,
         weight=1.0,
     )

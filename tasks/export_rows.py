@@ -2,7 +2,8 @@
 
 A row is what TRL's SFTTrainer calls a conversational prompt-completion example (its "Dataset formats"):
 {"prompt": [{"role", "content"}, ...], "completion": [{"role": "assistant", "content"}]}, with `chat_template_kwargs`
-for the template, `id` (joins to the stage's source table) and `weight` (the importance weight on its loss).
+for the template, `tools` as JSON where calls are native, `id` (joins to the stage's source table) and `weight` (the
+importance weight on its loss).
 """
 
 import json
@@ -95,10 +96,13 @@ def _examples(ctx: StageContext, inputs: Inputs, ids: set[str]) -> list[Example]
 def chat_row(chat: ChatTokenizer, example: Example) -> dict[str, Any]:
     """An example as a row. Its prompt is made fit for the model's own chat template, so that trainers can hand it to
     that as it is."""
-    answer = Message(role="assistant", content="".join(example.segments))
+    answer = example.answer or Message(role="assistant", content="".join(example.segments))
+    prompt, tools = chat.fit(example.messages, example.tools)
+    completion, _ = chat.fit([answer], tools)
     return {
-        "prompt": chat.fit(example.messages)[0],
-        "completion": [answer],
+        "prompt": prompt,
+        "completion": completion,
+        **({"tools": json.dumps(list(tools), ensure_ascii=False)} if tools else {}),
         "chat_template_kwargs": template_arguments(thinking=False),
         "id": example.row_id,
         "weight": example.weight,

@@ -107,6 +107,7 @@ STAGE = Stage(
         "backup",
         "anchor",
         "replay.transitions",
+        "roles.policy.tool_calls",
     ),
     roles=(),
     templates=("policy", "predict"),

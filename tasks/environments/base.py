@@ -185,6 +185,15 @@ class ChecksActions(Protocol):
         ...
 
 
+@runtime_checkable
+class OffersTools(Protocol):
+    """An environment whose actions are calls of tools, written {"name": ..., "arguments": {...}}, or plain words. With
+    `roles.policy.tool_calls: native` the chat template offers them, and a model calls them in its own way."""
+
+    tools: Sequence[Mapping[str, Any]]
+    """OpenAI function schemas: {"type": "function", "function": {"name", "description", "parameters"}}."""
+
+
 async def would_accept(
     environment: Environment, task: Task, actions: Sequence[str], observation: str, action: str
 ) -> bool:

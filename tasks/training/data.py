@@ -7,7 +7,7 @@ from math import ceil, exp, fsum
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
-from tasks.engines.base import Message
+from tasks.engines.base import Message, Tool
 from tasks.training.records import TrainingError
 
 if TYPE_CHECKING:
@@ -46,6 +46,10 @@ class Example:
     scored_segment: int | None = None  # whose log-probabilities become the priority
     weight: float = 1.0  # importance weight; used for critic rows only
     soft: SoftTargets | None = None  # token_kl: of the scored segment; other label tokens stay hard
+    tools: tuple[Tool, ...] = ()  # on offer in the prompt
+    answer: Message | None = (
+        None  # the label as a message, written as the family writes it, instead of the segments
+    )
 
 
 @dataclass(frozen=True)
@@ -80,10 +84,13 @@ def encode(example: Example, chat: "ChatTokenizer", context_length: int) -> Enco
         TrainingError: its soft targets are of other tokens.
         tasks.engines.base.EngineError: the chat template refuses the messages.
     """
-    prompt = chat.prompt_ids(example.messages)
+    prompt = chat.prompt_ids(example.messages, tools=example.tools)
+    segments = (
+        example.segments if example.answer is None else (chat.answer_text(example.answer, example.tools),)
+    )
     label: list[int] = []
     spans = []
-    for ids in chat.segment_ids(example.segments):
+    for ids in chat.segment_ids(segments):
         spans.append((len(label), len(label) + len(ids)))
         label.extend(ids)
     label.extend(chat.end_ids)

@@ -11,7 +11,7 @@ from tasks.engines.chat import ChatTokenizer
 from tasks.engines.replies import Call, read_calls, split_reasoning
 from tasks.engines.transformers_engine import TransformersEngine
 from tasks.training.data import Example, encode
-from tests.support.families import FAMILIES, make_checkpoint, make_tokenizer
+from tests.support.families import FAMILIES, Family, make_checkpoint, make_tokenizer
 
 ANSWER = "Thought: left is free\nAction: [left]"
 CHAT = (
@@ -172,3 +172,30 @@ def test_tools_are_spelled_out_for_a_template_that_has_no_place_for_them() -> No
     text = chat.render(TOOL_CHAT, tools=(LOOK,))
     assert '<tool_call>\n{"name": "look", "arguments": {"far": 3}}\n</tool_call><|im_end|>' in text
     assert "<|im_start|>user\n<tool_response>\na lamp\n</tool_response><|im_end|>" in text
+
+
+# Templates as published, which ship with TRL; each with what ends a turn.
+PUBLISHED = {
+    "gemma": "<end_of_turn>", "gemma3": "<end_of_turn>", "llama3": "<|eot_id|>", "llama3_1": "<|eot_id|>",
+    "llama3_2": "<|eot_id|>", "phi3": "<|end|>", "qwen2_5": "<|im_end|>", "qwen3": "<|im_end|>",
+    "qwen3_5_think": "<|im_end|>", "qwen3_instruct_2507": "<|im_end|>", "lfm2": "<|im_end|>",
+}  # fmt: skip
+NATIVE = {"llama3_1", "llama3_2", "qwen2_5", "qwen3", "qwen3_instruct_2507"}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_templates_are_trained_on_as_they_print(name: str) -> None:
+    trl = pytest.importorskip(
+        "trl", reason="TRL, whose templates these are, is not installed: pip install trl"
+    )
+    template = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    chat = ChatTokenizer(make_tokenizer(Family(template, PUBLISHED[name], bos="<bos>")))
+    row = encode(Example("row", "policy", CHAT, (ANSWER,)), chat, 4000)
+    whole = chat.render([*CHAT, Message(role="assistant", content=ANSWER)], add_generation_prompt=False)
+    trained = chat.tokenizer.decode([*row.prompt_ids, *row.label_ids])
+    assert whole.startswith(trained) and whole[len(trained) :].strip() in ("", "<|end|>")
+    shown = chat.render(TOOL_CHAT, tools=(LOOK,))
+    assert all(word in shown for word in ("You walk.", "Looks around.", "a lamp")) and "hidden" not in trained
+    written = chat.answer_text(CALLED, (LOOK,))
+    assert read_calls(written) == ("", (Call("look", {"far": 3}),))
+    assert chat.fit([CALLED], (LOOK,))[1] == ((LOOK,) if name in NATIVE else ())
