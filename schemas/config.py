@@ -165,6 +165,8 @@ class EnvironmentSection(Section):
             raise ValueError(
                 "speaker.template: an environment writes its speaker's prompts itself; remove it"
             )
+        if self.speaker is not None and self.speaker.tool_calls == "native":
+            raise ValueError("speaker.tool_calls: only the policy calls tools; set it to text")
         return self
 
 

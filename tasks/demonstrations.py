@@ -14,6 +14,7 @@ from schemas.rows import Demonstration, Row
 from storage.history import State, Turn
 from tasks.context import StageContext
 from tasks.engines.base import Message
+from tasks.examples import natively
 from tasks.formats import future_segments, read_action, read_future, write_action, write_verdict
 from tasks.roles import Backup, Judged, backup_messages, judge_messages, predict_messages, refine_messages
 from tasks.stage import StageFailed
@@ -98,9 +99,14 @@ def segments(row: Demonstration) -> tuple[str, ...]:
     return future_segments(row.thought, row.answer)
 
 
+def shown_state(row: Demonstration) -> State:
+    """s."""
+    return State(tuple(Turn(t.observation, t.text) for t in row.turns), row.observation)
+
+
 def prompt(ctx: StageContext, row: Demonstration) -> tuple[Message, ...]:
     """The prompt that it answers."""
-    state = State(tuple(Turn(t.observation, t.text) for t in row.turns), row.observation)
+    state = shown_state(row)
     action = row.action_text or ""
     match row.role:
         case "policy":
@@ -122,8 +128,9 @@ def prompt(ctx: StageContext, row: Demonstration) -> tuple[Message, ...]:
 
 def demonstration_examples(ctx: StageContext, rows: list[Demonstration]) -> list[Example]:
     """The usable ones, as training examples."""
+    usable = [row for row in rows if row.status == "ok"]
+    examples = [Example(r.demonstration_id, "demonstration", prompt(ctx, r), segments(r)) for r in usable]
     return [
-        Example(row.demonstration_id, "demonstration", prompt(ctx, row), segments(row))
-        for row in rows
-        if row.status == "ok"
+        natively(ctx, example, shown_state(row)) if row.role == "policy" else example
+        for row, example in zip(usable, examples, strict=True)
     ]

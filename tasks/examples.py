@@ -2,8 +2,10 @@
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 from schemas.rows import CorrectedTarget, Refinement, ReplaySample
+from storage.history import State
 from tasks.context import StageContext
 from tasks.formats import future_segments, write_action
 from tasks.native_calls import action_message
@@ -79,15 +81,21 @@ def replayed_examples(ctx: StageContext, transitions: Iterable[Replayed]) -> lis
 def _policy_example(
     ctx: StageContext, row_id: str, transition: Replayed, thought: str, action: str
 ) -> Example:
-    text, tools = write_action(thought, action), ctx.policy_tools
-    form = ctx.environment.action_format
-    return Example(
+    example = Example(
         row_id=row_id,
         role="policy",
         messages=ctx.policy_messages(transition.state),
-        segments=(text,),
-        tools=tools,
-        answer=action_message(text, form, len(transition.state.turns)) if tools else None,
+        segments=(write_action(thought, action),),
         scored_segment=None,
         weight=1.0,
     )
+    return natively(ctx, example, transition.state)
+
+
+def natively(ctx: StageContext, example: Example, state: State) -> Example:
+    """An action in state s as the policy's family writes it; as it is where actions are text."""
+    if not ctx.policy_tools:
+        return example
+    form = ctx.environment.action_format
+    answer = action_message("".join(example.segments), form, len(state.turns))
+    return replace(example, tools=ctx.policy_tools, answer=answer)

@@ -69,7 +69,9 @@ def test_splits_are_those_of_the_package() -> None:
 
 @pytest.mark.parametrize(("form", "tools"), [("react", 17), ("native", 16)])
 def test_the_tools_stand_in_the_instructions_as_openai_schemas(form: Any, tools: int) -> None:
-    text = TauBench(actions=form).instructions
+    env = TauBench(actions=form)
+    assert len(env.tools) == (16 if form == "native" else 0)  # for a model's own calls
+    text = env.instructions
     policy, _, listed = text.partition("\n\n# Tools\n")
     assert policy.startswith("# Retail agent policy")
     schemas = json.loads(listed)

@@ -74,6 +74,7 @@ class TauBench:
         self.files: Mapping[str, Path] = self._domain.files
         self._splits: dict[Split, str | None] = {"train": train, "eval": eval_split}
         self._calls = Calls(self._domain.schemas, actions, text_chars)
+        self.tools = tuple(self._domain.schemas) if actions == "native" else ()
         self._scripted = ScriptedUser(patience) if user == "scripted" else None
         self._user: User | None = self._scripted
         self.name = f"tau_bench/{domain}"
