@@ -55,6 +55,10 @@ class EngineSection(Section):
         None, description="a fixed model; empty: the model in training, at the right version"
     )
     max_batch: PositiveInt = Field(64, description="requests computed at once (concurrency for a server)")
+    context_length: PositiveInt | None = Field(
+        None, description="of a fixed `model`: longest prompt plus completion, tokens as the model in training counts "
+        "them; empty: model.context_length"
+    )  # fmt: skip
     merge_adapters: bool = Field(
         False,
         description="merge the adapter into a copy of the weights. Faster, but a change smaller than half a unit in "
@@ -80,6 +84,10 @@ class EngineSection(Section):
             raise ValueError("backend openai needs base_url, for instance http://127.0.0.1:8000/v1")
         if self.backend == "openai" and not self.model:
             raise ValueError("backend openai needs model, the name the server gives it")
+        if self.context_length and not self.model and self.backend != "scripted":
+            raise ValueError(
+                "context_length belongs to an engine with a `model`; set model.context_length for the model in training"
+            )
         if self.backend == "scripted" and not self.rules:
             raise ValueError("backend scripted needs rules, an import path 'module:callable'")
         return self

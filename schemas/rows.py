@@ -36,6 +36,11 @@ class Generation(BaseModel):
     prompt_tokens: int = Field(description="tokens read")
     completion_tokens: int = Field(description="tokens written")
     finish_reason: str = Field(description="stop, length or error")
+    dropped_turns: int | None = Field(
+        None, description="oldest exchanges of the history left out of the prompt to fit it into the context window "
+        "(docs/logged.md); NULL, in older files: none"
+    )  # fmt: skip
+    dropped_chars: int | None = Field(None, description="characters left out of the prompt, theirs included")
 
 
 class Row(BaseModel):
@@ -74,7 +79,7 @@ class Transition(Row):
     """One step of an episode: (s, a, r, s', done), stored as deltas; `storage.history` rebuilds s."""
 
     TABLE: ClassVar[str] = "transitions"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     transition_id: str = Field(description="episode_id/step")
     episode_id: str = Field(description="-> episodes")
     split: Split = Field(description="train or eval")
@@ -231,6 +236,11 @@ class CorrectedTarget(Row):
     discount_future: float | None = Field(None, description="share that d' has, and they lack")
     discount_both: float | None = Field(None, description="share that both have; the rest is in neither")
     reasoning: str | None = Field(None, description="hidden chain of thought of the last rewrite")
+    dropped_turns: int | None = Field(
+        None,
+        description="oldest exchanges left out of the backup prompt it was scored under; NULL: not scored",
+    )
+    dropped_chars: int | None = Field(None, description="characters left out of that prompt, theirs included")
 
 
 class PastTurn(BaseModel):
@@ -280,7 +290,7 @@ class TrainingRow(Row):
     """One row trained on: what went into an adapter version."""
 
     TABLE: ClassVar[str] = "training_rows"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     stage: str = Field(description="critic-sft, policy-distillation or warm-start")
     role: Literal["critic", "policy", "chat", "demonstration"] = Field(
         description="which role's prompt and loss; chat: general conversation; demonstration: its own role's"
@@ -295,6 +305,11 @@ class TrainingRow(Row):
     prompt_tokens: int = Field(description="tokens without loss")
     label_tokens: int = Field(description="tokens with loss")
     uses: int = Field(description="optimizer steps whose batch held the row")
+    dropped_turns: int | None = Field(
+        None,
+        description="oldest exchanges left out of its prompt, as in Generation; NULL, in older files: none",
+    )
+    dropped_chars: int | None = Field(None, description="characters left out of its prompt, theirs included")
 
 
 class TrainingStep(Row):

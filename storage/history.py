@@ -30,6 +30,42 @@ class State:
         """s_{t+1}, when `text` was written and `observation` came back."""
         return State((*self.turns, Turn(self.observation, text)), observation)
 
+    def without_oldest(self, count: int) -> "State":
+        """The state without its `count` oldest exchanges, an exchange being an action and what was seen after it.
+
+        The task (what was seen first) and the observation to act on stay; a line after the task says how many
+        exchanges are left out. 0 leaves the state as it is, len(turns) leaves task and last observation alone.
+
+        Raises:
+            ValueError: there are not so many.
+        """
+        if not 0 <= count <= len(self.turns):
+            raise ValueError(f"{count} exchanges of {len(self.turns)} can't be left out")
+        if not count:
+            return self
+        task = f"{self.turns[0].observation}\n\n{LEFT_OUT.format(what=f'{count} of the oldest exchanges')}"
+        if count == len(self.turns):
+            return State((), f"{task}\n\n{self.observation}")
+        return State((Turn(task, self.turns[count].text), *self.turns[count + 1 :]), self.observation)
+
+    def chars_of_oldest(self, count: int) -> int:
+        """Characters that `without_oldest` leaves out."""
+        seen = [turn.observation for turn in self.turns[1 : count + 1]]
+        return sum(map(len, seen)) + sum(len(turn.text) for turn in self.turns[:count])
+
+
+LEFT_OUT = "[{what} left out here]"
+"""Stands in a prompt where something of the history does not."""
+
+
+def without_middle(text: str, limit: int) -> str:
+    """The text with its middle left out, so that `limit` characters of it stay; a line says how many do not."""
+    if len(text) <= limit:
+        return text
+    head = limit - limit // 2
+    note = LEFT_OUT.format(what=f"{len(text) - limit} characters")
+    return f"{text[:head]}\n{note}\n{text[len(text) - limit // 2 :]}"
+
 
 def rebuild_states(transitions: pl.LazyFrame, ids: Iterable[str]) -> dict[str, State]:
     """The state in which each of the given transitions acted.

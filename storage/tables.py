@@ -86,4 +86,11 @@ def scan_table(path: Path, model: type[Row]) -> pl.LazyFrame:
         raise TableError(
             f"{path}: holds {name}@{version}, this program reads {schema_stamp(model)} and older"
         )
-    return pl.scan_parquet(path, schema=frame_schema(model), missing_columns="insert")
+    return pl.scan_parquet(
+        path,
+        schema=frame_schema(model),
+        missing_columns="insert",
+        cast_options=pl.ScanCastOptions(
+            missing_struct_fields="insert"
+        ),  # fields that a Generation has gained
+    )

@@ -25,6 +25,8 @@ from tasks.engines.base import (
     Tool,
 )
 from tasks.engines.cache import RequestCache
+from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
+from tasks.engines.models import resolve_model
 from tasks.engines.replies import split_reasoning
 from tasks.environments import check_speaker, make_environment
 from tasks.environments.base import Environment, OffersTools, asks_model
@@ -33,6 +35,7 @@ from tasks.progress import Progress
 from tasks.seeding import derive_seed
 from tasks.speaker import SPEAKER, Speaker
 from tasks.stage import Inputs
+from tasks.window import NOTHING, Dropped, Prompt, Window, fit
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -139,6 +142,46 @@ class StageContext:
         native = self.config.roles.policy.tool_calls == "native"
         return tuple(self.environment.tools) if native and isinstance(self.environment, OffersTools) else ()
 
+    def prompt(
+        self,
+        role: Role,
+        template: str,
+        *,
+        label: tuple[str, ...] = (),
+        trains: bool = False,
+        **variables: Any,
+    ) -> Prompt:
+        """A role's prompt, fitted into the context window (`tasks.window`). Of a Markov environment, whose history no
+        prompt shows, as it is.
+
+        Args:
+            role: who answers: its engine's window, less its `max_tokens`.
+            template: the template; `policy` is the chat of `policy_messages`, and takes `state` alone.
+            label: the completion, by segments, where it is given (scored or trained on): it has to fit too.
+            trains: the model in training reads the prompt, whatever engine plays the role.
+            variables: of the template.
+        """
+
+        def render_with(known: Mapping[str, Any]) -> tuple[Message, ...]:
+            return (
+                self.policy_messages(known["state"])
+                if template == "policy"
+                else self.messages(template, **known)
+            )
+
+        if self.environment.markov:
+            return Prompt(render_with(variables))
+        section = self.role(role)
+        own = None if trains else self.config.engines[section.engine].context_length
+        tools = self.policy_tools if template == "policy" else ()
+        window = Window(own or self.config.model.context_length, lambda: self.tokenizer, tools)
+        return fit(variables, render_with, lambda messages: window.holds(messages, section.max_tokens, label))
+
+    @cached_property
+    def tokenizer(self) -> ChatTokenizer:
+        """That of the model in training."""
+        return load_chat_tokenizer(resolve_model(self.config.model), self.config.model.revision)
+
     def policy_messages(self, state: State) -> tuple[Message, ...]:
         """The plain policy prompt: instructions, then the episode as a chat, hidden reasoning left out. Of a
         Markov environment the last observation alone."""
@@ -203,6 +246,7 @@ class StageContext:
         sample: int = 0,
         regex: str | None = None,
         digest: str | None = None,
+        dropped: Dropped = NOTHING,
     ) -> Answer:
         """One completion of a role, or of the environment's speaker.
 
@@ -216,6 +260,7 @@ class StageContext:
             stream. sample: number of the sample where several are drawn for one item.
             regex: the format to hold to, used where the role is configured `structured`.
             digest: of a prompt that was rendered from no template.
+            dropped: what was left out of the messages; recorded.
 
         Returns:
             An answer; a failed request is an answer with an error, other exceptions propagate.
@@ -261,6 +306,8 @@ class StageContext:
             prompt_tokens=completion.prompt_tokens if completion else 0,
             completion_tokens=completion.completion_tokens if completion else 0,
             finish_reason=completion.finish_reason if completion else "error",
+            dropped_turns=dropped.turns,
+            dropped_chars=dropped.chars,
         )
         return Answer(text.strip(), reasoning, generation, completion, error)
 

@@ -17,7 +17,7 @@ from tasks.engines.base import EngineError, Scores
 from tasks.formats import future_segments
 from tasks.leaks import SOURCE_OF_TARGET, Leak, find_leaks
 from tasks.replayed import Replayed, load_replayed
-from tasks.roles import Backup, backup_messages, rewrite
+from tasks.roles import Backup, backup_prompt, rewrite
 from tasks.stage import Inputs, Output, Resolver, Stage, StageFailed
 
 
@@ -139,11 +139,12 @@ async def score_label(
     segments = future_segments(row.thought, row.description)
     top_k = ctx.config.backup.top_k if ctx.config.backup.loss == "token_kl" else 0
 
+    shown = backup_prompt(ctx, backup, label=segments)
+
     async def score(read: Backup, top_k: int) -> Scores | None:
         item = f"{row.target_id}/s"
-        return await ctx.scores(
-            "bootstrap", backup_messages(ctx, read), segments, use="target", item=item, top_k=top_k
-        )
+        messages = (shown if read is backup else backup_prompt(ctx, read, label=segments)).messages
+        return await ctx.scores("bootstrap", messages, segments, use="target", item=item, top_k=top_k)
 
     try:
         own, *rest = await asyncio.gather(score(backup, top_k), *(score(other, 0) for other in others))
@@ -151,7 +152,11 @@ async def score_label(
         return row.model_copy(update={"status": "score_failed", "error": str(error)})
     if own is None:
         return row
-    update: dict[str, object] = {"backup_logprobs": list(own.segments[1])}
+    update: dict[str, object] = {
+        "backup_logprobs": list(own.segments[1]),
+        "dropped_turns": shown.dropped.turns,
+        "dropped_chars": shown.dropped.chars,
+    }
     if rest:
         update["backup_draw_logprobs"] = [sum(scores.segments[1]) for scores in (own, *rest) if scores]
     if top_k:

@@ -13,12 +13,12 @@ from schemas.frames import frame_schema
 from schemas.rows import Demonstration, Row
 from storage.history import State, Turn
 from tasks.context import StageContext
-from tasks.engines.base import Message
 from tasks.examples import natively
 from tasks.formats import future_segments, read_action, read_future, write_action, write_verdict
-from tasks.roles import Backup, Judged, backup_messages, judge_messages, predict_messages, refine_messages
+from tasks.roles import Backup, Judged, backup_prompt, judge_prompt, predict_prompt, refine_prompt
 from tasks.stage import StageFailed
 from tasks.training.data import Example
+from tasks.window import Prompt
 
 COLUMNS = [name for name in Demonstration.model_fields if name not in {*Row.model_fields, "demonstration_id"}]
 """Of the file; those with a default may be missing."""
@@ -104,33 +104,34 @@ def shown_state(row: Demonstration) -> State:
     return State(tuple(Turn(t.observation, t.text) for t in row.turns), row.observation)
 
 
-def prompt(ctx: StageContext, row: Demonstration) -> tuple[Message, ...]:
+def prompt(ctx: StageContext, row: Demonstration) -> Prompt:
     """The prompt that it answers."""
-    state = shown_state(row)
-    action = row.action_text or ""
+    state, action, label = shown_state(row), row.action_text or "", segments(row)
     match row.role:
         case "policy":
-            return ctx.policy_messages(state)
+            return ctx.prompt("policy", "policy", label=label, trains=True, state=state)
         case "predict":
-            return predict_messages(ctx, state, action)
+            return predict_prompt(ctx, state, action, label=label, trains=True)
         case "evaluate":
-            return judge_messages(ctx, state, action, row.futures or [])
+            return judge_prompt(ctx, state, action, row.futures or [], label=label, trains=True)
         case "refine":
             tried = [Judged(a.action_text, a.optimal, a.critique) for a in row.attempts or []]
-            return refine_messages(ctx, state, tried)
+            return refine_prompt(ctx, state, tried, label=label, trains=True)
         case "bootstrap":
             seen, reward = row.next_observation or "", row.reward or 0.0
             after = row.next_action_text
-            return backup_messages(
-                ctx, Backup(state, action, seen, reward, after is None, after, row.next_future)
-            )
+            read = Backup(state, action, seen, reward, after is None, after, row.next_future)
+            return backup_prompt(ctx, read, label=label, trains=True)
 
 
 def demonstration_examples(ctx: StageContext, rows: list[Demonstration]) -> list[Example]:
     """The usable ones, as training examples."""
-    usable = [row for row in rows if row.status == "ok"]
-    examples = [Example(r.demonstration_id, "demonstration", prompt(ctx, r), segments(r)) for r in usable]
+    usable = [(row, prompt(ctx, row)) for row in rows if row.status == "ok"]
+    examples = [
+        Example(row.demonstration_id, "demonstration", p.messages, segments(row), dropped=p.dropped)
+        for row, p in usable
+    ]
     return [
         natively(ctx, example, shown_state(row)) if row.role == "policy" else example
-        for row, example in zip(usable, examples, strict=True)
+        for (row, _), example in zip(usable, examples, strict=True)
     ]

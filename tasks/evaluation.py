@@ -109,7 +109,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="evaluation",
-    version=3,
+    version=4,
     pool="inference",
     tables=(Episode, Transition, Evaluation, Retention),
     config=(

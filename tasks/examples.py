@@ -10,7 +10,7 @@ from tasks.context import StageContext
 from tasks.formats import future_segments, write_action
 from tasks.native_calls import action_message
 from tasks.replayed import Replayed
-from tasks.roles import predict_messages
+from tasks.roles import predict_prompt
 from tasks.seeding import derive_seed
 from tasks.stage import StageFailed
 from tasks.training.data import Example, SoftTargets
@@ -36,12 +36,15 @@ def critic_examples(
     examples = []
     for target, label in zip(usable, labels, strict=True):
         transition = transitions[target.transition_id]
+        segments = future_segments(label.thought, label.description)
+        prompt = predict_prompt(ctx, transition.state, transition.text, label=segments, trains=True)
         examples.append(
             Example(
                 row_id=target.corrected_id,
                 role="critic",
-                messages=predict_messages(ctx, transition.state, transition.text),
-                segments=future_segments(label.thought, label.description),
+                messages=prompt.messages,
+                segments=segments,
+                dropped=prompt.dropped,
                 scored_segment=1,
                 weight=weights[target.target_id],
                 soft=_soft_targets(label) if ctx.config.backup.loss == "token_kl" else None,
@@ -81,11 +84,14 @@ def replayed_examples(ctx: StageContext, transitions: Iterable[Replayed]) -> lis
 def _policy_example(
     ctx: StageContext, row_id: str, transition: Replayed, thought: str, action: str
 ) -> Example:
+    segments = (write_action(thought, action),)
+    prompt = ctx.prompt("policy", "policy", label=segments, trains=True, state=transition.state)
     example = Example(
         row_id=row_id,
         role="policy",
-        messages=ctx.policy_messages(transition.state),
-        segments=(write_action(thought, action),),
+        messages=prompt.messages,
+        segments=segments,
+        dropped=prompt.dropped,
         scored_segment=None,
         weight=1.0,
     )

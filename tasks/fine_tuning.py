@@ -110,6 +110,8 @@ async def fine_tune(
             prompt_tokens=result.prompt_tokens.get(e.row_id, 0),
             label_tokens=result.label_tokens.get(e.row_id, 0),
             uses=result.uses.get(e.row_id, 0),
+            dropped_turns=e.dropped.turns,
+            dropped_chars=e.dropped.chars,
         )
         for source in (main, other, chat)
         for e in source.examples

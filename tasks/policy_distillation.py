@@ -108,6 +108,8 @@ STAGE = Stage(
         "anchor",
         "replay.transitions",
         "roles.policy.tool_calls",
+        "roles.policy.max_tokens",
+        "roles.predict.max_tokens",
     ),
     roles=(),
     templates=("policy", "predict"),

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from storage.history import State
 from tasks.context import Answer, StageContext
 from tasks.correction import Rewrite
-from tasks.engines.base import Message
 from tasks.environments.base import Environment, ListsActions
 from tasks.formats import (
     Action,
@@ -23,6 +22,7 @@ from tasks.formats import (
     verdict_regex,
     write_action,
 )
+from tasks.window import Prompt
 
 UNIFORM = "uniform"
 
@@ -46,7 +46,10 @@ async def sample_action(
         if stream.random() < uniform:
             return _uniform_action(ctx.environment, state, stream)
     regex = action_regex(form, ctx.role("policy").line_chars)
-    answer = await ctx.ask("policy", "policy", ctx.policy_messages(state), use=use, item=item, regex=regex)
+    prompt = ctx.prompt("policy", "policy", state=state)
+    answer = await ctx.ask(
+        "policy", "policy", prompt.messages, use=use, item=item, regex=regex, dropped=prompt.dropped
+    )
     return answer, read_action(answer.text, form)
 
 
@@ -58,20 +61,32 @@ def _uniform_action(environment: Environment, state: State, stream: random.Rando
     return Answer(write_action("", action), None, None, None), Action("", action, valid=True)
 
 
-def predict_messages(ctx: StageContext, state: State, action_text: str) -> tuple[Message, ...]:
+def predict_prompt(
+    ctx: StageContext, state: State, action_text: str, *, label: tuple[str, ...] = (), trains: bool = False
+) -> Prompt:
     """The predict prompt, which shows (s, a) alone; the critic is trained under it."""
-    return ctx.messages("predict", state=state, action_text=action_text)
+    shown = {"state": state, "action_text": action_text}
+    return ctx.prompt("predict", "predict", label=label, trains=trains, **shown)
 
 
 async def predict_futures(
     ctx: StageContext, state: State, action_text: str, count: int, *, use: str, item: str
 ) -> list[tuple[Answer, Described]]:
     """d1..dk ~ M(.|s,a), under one rendered prompt."""
-    messages = predict_messages(ctx, state, action_text)
+    prompt = predict_prompt(ctx, state, action_text)
     regex = future_regex(ctx.role("predict").line_chars)
 
     async def one(sample: int) -> tuple[Answer, Described]:
-        answer = await ctx.ask("predict", "predict", messages, use=use, item=item, sample=sample, regex=regex)
+        answer = await ctx.ask(
+            "predict",
+            "predict",
+            prompt.messages,
+            use=use,
+            item=item,
+            sample=sample,
+            regex=regex,
+            dropped=prompt.dropped,
+        )
         return answer, read_future(answer.text)
 
     return list(await asyncio.gather(*(one(number) for number in range(count))))
@@ -101,10 +116,15 @@ class Backup:
         return (*past, self.state.observation, self.action_text)
 
 
-def backup_messages(ctx: StageContext, backup: Backup) -> tuple[Message, ...]:
+def backup_prompt(
+    ctx: StageContext, backup: Backup, *, label: tuple[str, ...] = (), trains: bool = False
+) -> Prompt:
     """The backup prompt."""
-    return ctx.messages(
+    return ctx.prompt(
         "bootstrap",
+        "bootstrap",
+        label=label,
+        trains=trains,
         state=backup.state,
         action_text=backup.action_text,
         next_observation=backup.next_observation,
@@ -117,32 +137,50 @@ def backup_messages(ctx: StageContext, backup: Backup) -> tuple[Message, ...]:
 
 async def back_up(ctx: StageContext, backup: Backup, *, use: str, item: str) -> tuple[Answer, Described]:
     """d ~ B(.|s,a,r,s',a',d'): a thought, then the description."""
-    messages = backup_messages(ctx, backup)
+    prompt = backup_prompt(ctx, backup)
     regex = future_regex(ctx.role("bootstrap").line_chars)
-    answer = await ctx.ask("bootstrap", "bootstrap", messages, use=use, item=item, regex=regex)
+    answer = await ctx.ask(
+        "bootstrap", "bootstrap", prompt.messages, use=use, item=item, regex=regex, dropped=prompt.dropped
+    )
     return answer, read_future(answer.text)
 
 
-def judge_messages(
-    ctx: StageContext, state: State, action_text: str, futures: Sequence[str]
-) -> tuple[Message, ...]:
+def judge_prompt(
+    ctx: StageContext,
+    state: State,
+    action_text: str,
+    futures: Sequence[str],
+    *,
+    label: tuple[str, ...] = (),
+    trains: bool = False,
+) -> Prompt:
     """The evaluate prompt."""
-    return ctx.messages("evaluate", state=state, action_text=action_text, futures=futures)
+    shown = {"state": state, "action_text": action_text, "futures": futures}
+    return ctx.prompt("evaluate", "evaluate", label=label, trains=trains, **shown)
 
 
 async def judge(
     ctx: StageContext, state: State, action_text: str, futures: list[str], *, use: str, item: str
 ) -> tuple[Answer, Verdict]:
     """q ~ E(.|s,a,d1..dk)."""
-    messages = judge_messages(ctx, state, action_text, futures)
+    prompt = judge_prompt(ctx, state, action_text, futures)
     regex = verdict_regex(ctx.role("evaluate").line_chars)
-    answer = await ctx.ask("evaluate", "evaluate", messages, use=use, item=item, regex=regex)
+    answer = await ctx.ask(
+        "evaluate", "evaluate", prompt.messages, use=use, item=item, regex=regex, dropped=prompt.dropped
+    )
     return answer, read_verdict(answer.text)
 
 
-def refine_messages(ctx: StageContext, state: State, attempts: Sequence[Judged]) -> tuple[Message, ...]:
+def refine_prompt(
+    ctx: StageContext,
+    state: State,
+    attempts: Sequence[Judged],
+    *,
+    label: tuple[str, ...] = (),
+    trains: bool = False,
+) -> Prompt:
     """The refine prompt."""
-    return ctx.messages("refine", state=state, attempts=attempts)
+    return ctx.prompt("refine", "refine", label=label, trains=trains, state=state, attempts=attempts)
 
 
 async def refine(
@@ -150,9 +188,11 @@ async def refine(
 ) -> tuple[Answer, Action]:
     """a_r ~ pi_r(.|s, earlier (action, critique) pairs)."""
     form = ctx.environment.action_format
-    messages = refine_messages(ctx, state, attempts)
+    prompt = refine_prompt(ctx, state, attempts)
     regex = action_regex(form, ctx.role("refine").line_chars)
-    answer = await ctx.ask("refine", "refine", messages, use=use, item=item, regex=regex)
+    answer = await ctx.ask(
+        "refine", "refine", prompt.messages, use=use, item=item, regex=regex, dropped=prompt.dropped
+    )
     return answer, read_action(answer.text, form)
 
 
@@ -161,9 +201,17 @@ async def choose(
 ) -> tuple[Answer, int | None]:
     """The final choice among tried actions: an index into `attempts`, or None when the answer names none
     of them."""
-    messages = ctx.messages("choose", state=state, attempts=attempts)
+    prompt = ctx.prompt("refine", "choose", state=state, attempts=attempts)
     numbers = "|".join(str(n + 1) for n in range(len(attempts)))
-    answer = await ctx.ask("refine", "choose", messages, use=use, item=item, regex=f"(?:{numbers})")
+    answer = await ctx.ask(
+        "refine",
+        "choose",
+        prompt.messages,
+        use=use,
+        item=item,
+        regex=f"(?:{numbers})",
+        dropped=prompt.dropped,
+    )
     named = answer.text.strip().rstrip(".")
     return answer, int(named) - 1 if named.isdecimal() and 0 < int(named) <= len(attempts) else None
 
@@ -172,6 +220,8 @@ async def rewrite(
     ctx: StageContext, template: str, *, use: str, item: str, attempt: int, **variables: object
 ) -> Rewrite:
     """One rewrite of a thought by the corrector; an empty text when the request failed."""
-    messages = ctx.messages(template, **variables)
-    answer = await ctx.ask("correct", template, messages, use=use, item=item, sample=attempt)
+    prompt = ctx.prompt("correct", template, **variables)
+    answer = await ctx.ask(
+        "correct", template, prompt.messages, use=use, item=item, sample=attempt, dropped=prompt.dropped
+    )
     return Rewrite(read_rewrite(answer.text), answer.generation, answer.reasoning)

@@ -13,6 +13,7 @@ from tasks.context import StageContext
 from tasks.environments.base import Task
 from tasks.formats import read_action
 from tasks.proposal import make_proposal
+from tasks.roles import judge_prompt
 from tasks.stage import StageFailed
 
 
@@ -25,10 +26,11 @@ async def yes_probability(
         EngineError: the request can't be scored.
         StageFailed: the evaluator's engine gives no log-probabilities.
     """
-    messages = ctx.messages("evaluate", state=state, action_text=action_text, futures=futures)
+    prompt = judge_prompt(ctx, state, action_text, futures)
     logprobs = []
     for verdict in ("yes", "no"):
-        scored = await ctx.score("evaluate", messages, ("Optimal:", f" {verdict}"), use=use, item=item)
+        segments = ("Optimal:", f" {verdict}")
+        scored = await ctx.score("evaluate", prompt.messages, segments, use=use, item=item)
         if scored is None:
             raise StageFailed(
                 "roles.evaluate.engine: algorithm nlql needs an engine that scores; route the role to one"

@@ -9,7 +9,7 @@ from schemas.config import Config
 from schemas.load import find_file
 from schemas.rows import Demonstration, TrainingRow, TrainingStep
 from tasks.context import StageContext
-from tasks.demonstrations import demonstration_examples, load_demonstrations
+from tasks.demonstrations import NEEDS, demonstration_examples, load_demonstrations
 from tasks.fine_tuning import Source, fine_tune
 from tasks.stage import Inputs, Output, Resolver, Stage, StageFailed
 
@@ -58,10 +58,16 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="warm-start",
-    version=1,
+    version=2,
     pool="training",
     tables=(Demonstration, TrainingRow, TrainingStep),
-    config=("environment", "warm_start", "anchor", "roles.policy.tool_calls"),
+    config=(
+        "environment",
+        "warm_start",
+        "anchor",
+        "roles.policy.tool_calls",
+        *(f"roles.{role}.max_tokens" for role in NEEDS),
+    ),
     roles=(),
     templates=("policy", "predict", "bootstrap", "evaluate", "refine"),
     inputs=_inputs,

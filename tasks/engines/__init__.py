@@ -57,9 +57,10 @@ def build_engine(section: EngineSection, model: ModelSection, cache_dir: Path) -
 
 def served_model(section: EngineSection, model: ModelSection) -> ModelSection:
     """The model an in-process engine loads: its own, or the one in training."""
-    return (
-        model if section.model is None else model.model_copy(update={"name": section.model, "revision": None})
-    )
+    if section.model is None:
+        return model
+    length = section.context_length or model.context_length
+    return model.model_copy(update={"name": section.model, "revision": None, "context_length": length})
 
 
 def declared_capabilities(section: EngineSection) -> Capabilities:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tasks.engines.base import Message, Tool
 from tasks.training.records import TrainingError
+from tasks.window import NOTHING, Dropped
 
 if TYPE_CHECKING:
     from tasks.engines.chat import ChatTokenizer
@@ -50,6 +51,7 @@ class Example:
     answer: Message | None = (
         None  # the label as a message, written as the family writes it, instead of the segments
     )
+    dropped: Dropped = NOTHING  # what was left out of the prompt to fit it into the context
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def encode(example: Example, chat: "ChatTokenizer", context_length: int) -> Enco
         context_length: most tokens a prompt and its label may have together.
 
     Raises:
-        TooLong: it has more. It is not cut: a cut prompt is another state, a cut label another target.
+        TooLong: it has more, even with all left out that may be (`tasks.window`). A label is never cut: that would be
+            another target.
         TrainingError: its soft targets are of other tokens.
         tasks.engines.base.EngineError: the chat template refuses the messages.
     """

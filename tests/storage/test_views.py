@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from schemas.frames import dtype_of, frame_schema, to_frame
-from schemas.rows import TABLES
+from schemas.rows import TABLES, Generation
 from storage.catalog import VIEWS, relations, sql_type
 from storage.files import sha256_file
 from storage.render import render
@@ -119,6 +119,33 @@ def test_columns_that_an_older_file_lacks_are_null(store: Store, monkeypatch: py
     found = rows(database, "select iteration, invalid_actions from episodes order by 1")
     assert found == [(0, None), (1, 0)]
     assert [c[0] for c in rows(database, "describe episodes")] == list(frame_schema(TABLES["episodes"]))
+
+
+def test_fields_that_an_older_provenance_lacks_are_null(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(TABLES["transitions"], "VERSION", 1)
+        older = rollout(store, 0)
+    file = older.path / "transitions.parquet"
+    frame = to_frame(TABLES["transitions"], transitions(episode()))
+    kept = [name for name in Generation.model_fields if not name.startswith("dropped")]
+    frame.with_columns(generation=pl.struct(pl.col("generation").struct.field(*kept))).write_parquet(
+        file, metadata={"nlac.schema": "transitions@1"}
+    )
+    restate(older, "transitions.parquet")
+    rollout(store, 1)
+    found = rows(
+        connect(store),
+        "select distinct iteration, generation.engine, generation.dropped_turns from transitions order by 1",
+    )
+    assert found == [(0, "local", None), (1, "local", 0)]
+    committed = store.committed("trial", "rollout", 0)
+    assert committed is not None
+    assert committed.scan("transitions").collect()["generation"].struct.field("dropped_chars").to_list() == [
+        None,
+        None,
+    ]
 
 
 def restate(committed: Committed, file: str) -> None:

@@ -29,6 +29,8 @@ def generation(version: str) -> Generation:
         prompt_tokens=5,
         completion_tokens=3,
         finish_reason="stop",
+        dropped_turns=0,
+        dropped_chars=0,
     )
 
 
