@@ -1,4 +1,4 @@
-"""The commands of `nlac` about data: sql, verify, explain, config, export, play, demonstrate, mlflow-ui.
+"""The commands of `nlac` about data: import, sql, verify, explain, config, export, play, demonstrate, mlflow-ui.
 
 Everything heavy is imported inside the commands, so that `nlac --help` answers at once.
 """
@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from flows.environment_commands import register_environments
+from flows.import_command import import_command
 from flows.options import FAILED, USAGE, Data, Run, fail, load, open_store, usable_config
 from flows.policy_commands import export_policy, play
 from flows.row_commands import export_critic_sft, export_policy_distillation
@@ -37,6 +38,7 @@ def register(app: typer.Typer) -> None:
     exports.command("policy")(export_policy)
     exports.command("critic-sft")(export_critic_sft)
     exports.command("policy-distillation")(export_policy_distillation)
+    app.command("import")(import_command)
     app.command("sql")(sql)
     app.command("verify")(verify)
     app.command("explain")(explain)

@@ -179,8 +179,12 @@ class EnvironmentSection(Section):
 
 
 class RolloutSection(Section):
-    """Collecting experience."""
+    """Collecting experience. `rollout: none` is short for `rollout: {source: none}`."""
 
+    source: Literal["environment", "none"] = Field(
+        "environment", description="environment: episodes are played; none: nothing is played, there is no stage "
+        "rollout, and the run trains on episodes that `nlac import` added to it, or to the runs of replay.from_runs"
+    )  # fmt: skip
     episodes: PositiveInt = Field(16, description="training episodes an iteration")
     max_steps: PositiveInt = Field(
         16, description="cap from outside; reaching it truncates, which still bootstraps"
@@ -196,6 +200,11 @@ class RolloutSection(Section):
         0, ge=0, description="before this iteration rollouts, a' and fresh actions are uniform over the legal actions, "
         "for a policy that can't act yet; needs an environment that lists them"
     )  # fmt: skip
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none(cls, given: Any) -> Any:
+        return {"source": "none"} if given == "none" else given
 
     def uniform_share(self, iteration: int, *, explores: bool) -> float:
         """Share of actions drawn uniformly in an iteration; `explores`: in a training rollout."""
@@ -458,6 +467,8 @@ class Config(Section):
                 "improvement.from_iteration: only algorithms nlac and nlql with shared parameters can train the critic "
                 "alone; set it to 0"
             )
+        if self.rollout.source == "none" and self.replay.max_age is not None:
+            raise ValueError("replay.max_age: imported transitions don't age (rollout: none); leave it empty")
         if self.algorithm == "nlql" and self.improvement.action == "replayed":
             raise ValueError("improvement.action: algorithm nlql samples its actions; set it to fresh")
         for name in ("critic", "policy"):

@@ -57,9 +57,10 @@ class Row(BaseModel):
 
 
 class Episode(Row):
-    """One episode played by the policy."""
+    """One episode, played by the policy or imported from a log."""
 
     TABLE: ClassVar[str] = "episodes"
+    VERSION: ClassVar[int] = 2
     episode_id: str = Field(description="run/iteration/split/number")
     split: Split = Field(description="train or eval; replay and training read train only")
     environment: str = Field(description="environment name")
@@ -73,6 +74,15 @@ class Episode(Row):
     done: bool = Field(description="ended by the task's own rules")
     truncated: bool = Field(description="cut by a cap from outside")
     invalid_actions: int = Field(description="actions that did not parse or were refused")
+    tools: str | None = Field(
+        None, description="JSON: the tool schemas of an imported conversation; NULL: none, or played"
+    )
+    record: int | None = Field(
+        None, description="number of the record it was imported from, from 0; NULL: it was played"
+    )
+    record_fields: str | None = Field(
+        None, description="JSON: what that record holds beside messages, tools, task_id, reward and success"
+    )
 
 
 class Transition(Row):
@@ -115,6 +125,20 @@ class Transition(Row):
         None, description="the other half: 1 if the user was told all that the task asks for, else 0; NULL also where "
         "it asks for nothing"
     )  # fmt: skip
+    messages: list[str] | None = Field(
+        None, description="imported: the messages of this step as JSON, as they were logged: those newly seen, the "
+        "agent's, and at the last step those after it; in order of the steps they are the conversation. NULL: played"
+    )  # fmt: skip
+
+
+class Reject(Row):
+    """A record of an imported file that can't be used; status says of what kind the fault is."""
+
+    TABLE: ClassVar[str] = "rejects"
+    reject_id: str = Field(description="run/iteration/reject/number of the record")
+    file: str = Field(description="name of the file")
+    record: int = Field(description="number of the record in it, from 0 (of a line, in a file of lines)")
+    excerpt: str = Field(description="how the record begins, 200 characters")
 
 
 class ReplaySample(Row):
@@ -499,7 +523,7 @@ class Retention(Row):
 TABLES: dict[str, type[Row]] = {
     model.TABLE: model
     for model in (
-        Episode, Transition, ReplaySample, BellmanTarget, CorrectedTarget, TrainingRow, TrainingStep, Priority,
+        Episode, Transition, Reject, ReplaySample, BellmanTarget, CorrectedTarget, TrainingRow, TrainingStep, Priority,
         Future, Critique, Refinement, Evaluation, Retention, Demonstration,
     )
 }  # fmt: skip

@@ -43,12 +43,28 @@ def write_table(path: Path, model: type[Row], frame: pl.DataFrame) -> None:
 
 def table_digest(frame: pl.DataFrame) -> str:
     """sha256 of the rows' content in order; the same whatever the chunking, compression or file layout."""
-    digest = hashlib.sha256(repr(list(frame.schema.items())).encode())
-    for piece in _slices(frame):
-        buffer = io.BytesIO()
-        piece.write_ipc_stream(buffer, compression="uncompressed", compat_level=pl.CompatLevel.oldest())
-        digest.update(buffer.getbuffer())
+    digest = TableDigest(frame.schema)
+    digest.add(frame)
     return digest.hexdigest()
+
+
+class TableDigest:
+    """The digest of a table that comes in pieces; where each but the last has a multiple of ROW_GROUP rows, it is the
+    table_digest of the whole."""
+
+    def __init__(self, schema: pl.Schema) -> None:
+        self._digest = hashlib.sha256(repr(list(schema.items())).encode())
+
+    def add(self, piece: pl.DataFrame) -> None:
+        """Take in the next rows."""
+        for rows in _slices(piece):
+            buffer = io.BytesIO()
+            rows.write_ipc_stream(buffer, compression="uncompressed", compat_level=pl.CompatLevel.oldest())
+            self._digest.update(buffer.getbuffer())
+
+    def hexdigest(self) -> str:
+        """Of the rows so far."""
+        return self._digest.hexdigest()
 
 
 def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:

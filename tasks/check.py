@@ -13,7 +13,7 @@ from tasks.demonstrations import BrokenDemonstrations, read_demonstrations
 from tasks.engines import EngineConfigError, check_engine, declared_capabilities
 from tasks.engines.models import ModelError, check_model
 from tasks.environments import UnusableEnvironment, check_speaker, make_environment
-from tasks.environments.base import Environment, ListsActions, OffersTools
+from tasks.environments.base import Environment, ListsActions, OffersTools, Unplayable
 
 
 def check_config(config: Config, root: Path) -> None:
@@ -62,6 +62,7 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
         yield from _training_tasks(config, environment)
         yield from _native_calls(config, environment)
         yield from _replaying(config, environment)
+        yield from _playing(config, environment)
     except UnusableEnvironment as error:
         yield str(error)
     for name in NAMES:
@@ -123,7 +124,8 @@ def _exploration(config: Config, environment: Environment) -> Iterator[str]:
 
 def _training_tasks(config: Config, environment: Environment) -> Iterator[str]:
     """An algorithm that trains, with an environment that has nothing to train on."""
-    if config.algorithm != "react" and not environment.tasks("train"):
+    plays = config.rollout.source == "environment" and not isinstance(environment, Unplayable)
+    if plays and config.algorithm != "react" and not environment.tasks("train"):
         yield (
             f"environment: {environment.name} has no tasks to train on with these options, only held-out ones; change "
             f"environment.options, or set algorithm to react, which evaluates alone"
@@ -178,6 +180,19 @@ def _replaying(config: Config, environment: Environment) -> Iterator[str]:
             f"algorithm: self_distillation plays episodes on from a state, and {environment.name} is not replayable; "
             "choose another algorithm or environment"
         )
+
+
+def _playing(config: Config, environment: Environment) -> Iterator[str]:
+    """Playing in an environment that is known from logged episodes alone."""
+    if not isinstance(environment, Unplayable):
+        return
+    if config.rollout.source == "environment":
+        yield (
+            f"rollout.source: environment {environment.name} can't be played; set rollout to none, and import "
+            "episodes: nlac import FILE"
+        )
+    if config.algorithm == "react":
+        yield f"algorithm: react only evaluates, and environment {environment.name} can't be played; choose another"
 
 
 def _data_root(root: Path) -> Iterator[str]:

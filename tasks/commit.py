@@ -3,6 +3,7 @@ made."""
 
 import platform
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -65,13 +66,43 @@ def commit_output(
             statuses=dict(sorted(statuses.items())),
             digest=table_digest(frame),
         )
+    return commit_folder(
+        store,
+        workdir,
+        tables,
+        output,
+        determinants=determinants,
+        fingerprint=fingerprint,
+        attempt=attempt,
+        tokens=tokens,
+        started=started,
+        seconds=seconds,
+        lineage=lineage,
+    )
+
+
+def commit_folder(
+    store: Store,
+    workdir: Path,
+    tables: Mapping[str, TableEntry],
+    output: Output,
+    *,
+    determinants: Determinants,
+    fingerprint: str,
+    attempt: int,
+    tokens: int,
+    started: datetime,
+    seconds: float,
+    lineage: Lineage,
+) -> Committed:
+    """Commit a folder whose tables are written already; of `output` all else counts."""
     name = folder_name(fingerprint, attempt)
     files = [p for p in sorted(workdir.rglob("*")) if p.is_file() and p.name != "stage.log"]
     manifest = Manifest(
         fingerprint=fingerprint,
         attempt=attempt,
         determinants=determinants,
-        tables=tables,
+        tables=dict(tables),
         adapters={
             kind: AdapterEntry(
                 folder=folder,

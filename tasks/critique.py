@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from schemas.rows import Critique, Future, ReplaySample
 from tasks.context import StageContext
+from tasks.environments.base import tasks_by_id
 from tasks.formats import Action
 from tasks.judgement import Candidate, Judgement, judge_action, numbered
 from tasks.replayed import Replayed, load_replayed
@@ -23,7 +24,7 @@ async def critique(ctx: StageContext, inputs: Inputs) -> Output:
     per transition drawn)."""
     samples = choose_states(ctx, inputs.rows("replay_samples"))
     transitions = load_replayed(inputs, (s.transition_id for s in samples))
-    tasks = {task.task_id: task for task in ctx.environment.tasks("train")}
+    tasks = tasks_by_id(ctx.environment, {t.task_id for t in transitions.values()})
 
     async def work(sample: ReplaySample, number: int | None) -> Judgement:
         transition = transitions[sample.transition_id]

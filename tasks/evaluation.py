@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from schemas.rows import Episode, Evaluation, Retention, Transition
 from tasks.baseline import baseline
 from tasks.context import StageContext
+from tasks.environments.base import Unplayable
 from tasks.retention import measure_retention, retention_metrics
 from tasks.rollout import episode_metrics, play_all
 from tasks.stage import Inputs, Output, Resolver, Stage
 
 Z95 = 1.959963984540054
+NONE_PLAYED = "no episode was played to an end; see the errors in table episodes"
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
@@ -53,11 +55,15 @@ def pass_hat(episodes: Sequence[Episode]) -> list[float] | None:
 
 async def evaluation(ctx: StageContext, inputs: Inputs) -> Output:
     """Play `evaluation.episodes` eval tasks, the same each iteration and with the same random streams, so that policies
-    are compared pairwise, each `evaluation.repeats` times; with `evaluation.retention` also score general prompts."""
-    section, known = ctx.config.evaluation, ctx.environment.tasks("eval")
-    tasks = [known[n % len(known)] for n in range(section.episodes) for _ in range(section.repeats)]
+    are compared pairwise, each `evaluation.repeats` times; with `evaluation.retention` also score general prompts.
+    Where nothing can be played the row says so, with status skipped."""
+    section, environment = ctx.config.evaluation, ctx.environment
+    skipped = environment.unplayable if isinstance(environment, Unplayable) else None
+    known = environment.tasks("eval")
+    count = 0 if skipped else section.episodes
+    tasks = [known[n % len(known)] for n in range(count) for _ in range(section.repeats)]
     results = await play_all(ctx, tasks, "eval")
-    beside = await baseline(ctx, tasks) if section.baseline else None
+    beside = await baseline(ctx, tasks) if tasks and section.baseline else None
     episodes = [r.episode for r in results]
     played = [e for e in episodes if e.status == "ok"]
     successes = sum(e.success for e in played)
@@ -66,8 +72,8 @@ async def evaluation(ctx: StageContext, inputs: Inputs) -> Output:
     row = Evaluation(
         run=ctx.config.run,
         iteration=ctx.iteration,
-        status="ok" if played else "no_episodes",
-        error=None if played else "no episode was played to an end; see the errors in table episodes",
+        status="skipped" if skipped else "ok" if played else "no_episodes",
+        error=skipped or (None if played else NONE_PLAYED),
         policy_version=ctx.model_version("policy", "policy"),
         environment=ctx.environment.name,
         episodes=len(played),

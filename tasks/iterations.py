@@ -16,11 +16,11 @@ class IterationFrozen(StageFailed):
 
 
 def next_iteration(store: Store, run: str) -> int:
-    """An unfinished iteration, else the number after the last one."""
+    """The first unfinished iteration, else the number after the last one. Imported episodes may lie ready for several
+    iterations to come."""
     known = store.iterations(run)
-    if not known:
-        return 0
-    return known[-1] if store.current(run, known[-1]).state == "running" else known[-1] + 1
+    unfinished = (number for number in known if store.current(run, number).state == "running")
+    return next(unfinished, known[-1] + 1 if known else 0)
 
 
 def config_path(store: Store, run: str, iteration: int) -> Path:

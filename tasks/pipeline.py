@@ -89,8 +89,9 @@ class StageResult:
 
 def stages_of(config: Config, iteration: int) -> list[str]:
     """The stages of an iteration, in order: before iteration 0 a warm start, if one is configured; then those of the
-    algorithm, improvement from its first iteration on, evaluation every `evaluation.every`-th one."""
-    left_out = set()
+    algorithm, rollout where anything is played, improvement from its first iteration on, evaluation every
+    `evaluation.every`-th one."""
+    left_out = {"rollout"} if config.rollout.source == "none" else set()
     if (iteration + 1) % config.evaluation.every:
         left_out.add("evaluation")
     if iteration < config.improvement.from_iteration:
@@ -111,6 +112,12 @@ def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> 
         raise StageFailed(
             f"{stage} is no stage of algorithm {config.algorithm} (its stages: "
             f"{', '.join(ALGORITHMS[config.algorithm])}); run one of those, or another run with another algorithm"
+        )
+
+    if stage == "rollout" and config.rollout.source == "none":
+        raise StageFailed(
+            "rollout: none, so there is no stage rollout; episodes come from `nlac import` (or set rollout.source to "
+            "environment)"
         )
 
     def committed(needed: str, at: int) -> Committed:

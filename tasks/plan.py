@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from schemas.config import Config
+from tasks.environments import make_environment
+from tasks.environments.base import Unplayable
 from tasks.pipeline import STAGES, stages_of
 
 
@@ -89,6 +91,8 @@ def plan(config: Config) -> list[PlanRow]:
             text if judged else roles.refine.max_tokens,
             bounds["refinement"][2],
         )
+    if isinstance(make_environment(config.environment), Unplayable):
+        bounds["evaluation"] = (0, 0, "skipped: nothing can be played")
     rows = []
     for stage in stages_of(config, 0):
         requests, tokens, note = bounds[stage]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tasks.context import StageContext
 from tasks.environments import make_environment
-from tasks.environments.base import Task
+from tasks.environments.base import Task, Unplayable
 from tasks.export import Policy
 from tasks.rollout import EpisodeResult, play_episode
 from tasks.stage import Inputs, StageFailed
@@ -23,6 +23,8 @@ def choose_task(policy: Policy, task_id: str | None, seed: int | None) -> Task:
         StageFailed: there is no such task.
     """
     environment = make_environment(policy.config.environment)
+    if isinstance(environment, Unplayable):
+        raise StageFailed(environment.unplayable)
     held_out = environment.tasks("eval")
     if task_id is None:
         return held_out[(seed or 0) % len(held_out)]

@@ -8,6 +8,7 @@ tried actions. Algorithm nlql refines nothing: the best of its sampled actions i
 
 from schemas.rows import Critique, Future, Refinement
 from tasks.context import StageContext
+from tasks.environments.base import tasks_by_id
 from tasks.improver import Improvement, Improver
 from tasks.replayed import load_replayed
 from tasks.selection import best_action
@@ -30,7 +31,7 @@ async def refinement(ctx: StageContext, inputs: Inputs) -> Output:
     for row in judged:
         groups.setdefault(row.sample_id, []).append(row)
     transitions = load_replayed(inputs, (c.transition_id for c in judged))
-    tasks = {task.task_id: task for task in ctx.environment.tasks("train")}
+    tasks = tasks_by_id(ctx.environment, {t.task_id for t in transitions.values()})
 
     async def work(group: list[Critique]) -> Improvement:
         transition = transitions[group[0].transition_id]

@@ -114,18 +114,22 @@ class Resolver:
         return [self.committed(stage, i) for i in range(last + 1)]
 
     def replay(self, *, drawing: bool = False) -> list[Committed]:
-        """The rollouts whose transitions are replayed: of iterations 0..i, then all of `replay.from_runs`.
+        """The rollouts whose transitions are replayed: of iterations 0..i, then all of `replay.from_runs`. With
+        `rollout: none` what was imported for them stands in the place of this run's rollouts.
 
         Args:
             drawing: what can be drawn now, without this run's iterations older than `replay.max_age`; else all
                 that may have been drawn at any time.
 
         Raises:
-            StageFailed: another run has nothing committed, or on another environment.
+            StageFailed: another run has nothing committed, or on another environment; nothing is imported.
         """
         section = self.config.replay
-        oldest = 0 if section.max_age is None or not drawing else max(0, self.iteration - section.max_age)
-        parts = [self.committed("rollout", i) for i in range(oldest, self.iteration + 1)]
+        if self.config.rollout.source == "none":
+            parts = [c for c in self.rollouts_of(self.config.run) if c.manifest.iteration <= self.iteration]
+        else:
+            oldest = 0 if section.max_age is None or not drawing else max(0, self.iteration - section.max_age)
+            parts = [self.committed("rollout", i) for i in range(oldest, self.iteration + 1)]
         for run in section.from_runs:
             others = self.rollouts_of(run) if run != self.config.run else []
             if not others:
@@ -140,6 +144,11 @@ class Resolver:
                     "this run's `environment`; remove it"
                 )
             parts += others
+        if not parts:
+            raise StageFailed(
+                f"rollout: none, and no episode is imported into run '{self.config.run}': nlac import FILE --run "
+                f"{self.config.run} (or name the run that has them in replay.from_runs)"
+            )
         return parts
 
     def last(self, stage: str, iteration: int) -> list[Committed]:

@@ -1,7 +1,7 @@
 """The environment protocol: what someone writes, in about 60 lines, to train on their own task."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
@@ -211,6 +211,27 @@ async def would_accept(
         if (await environment.step(past)).done:
             return False
     return (await environment.step(action)).valid
+
+
+@runtime_checkable
+class Unplayable(Protocol):
+    """An environment that is known from logged episodes alone: nothing can be played in it, and it has no tasks of its
+    own (those of the episodes count). Its reset and step raise."""
+
+    unplayable: str
+    """Why, for people."""
+
+
+def tasks_by_id(environment: Environment, task_ids: Iterable[str]) -> dict[str, Task]:
+    """The training tasks that some transitions belong to.
+
+    Raises:
+        KeyError: the environment does not know one of them.
+    """
+    if isinstance(environment, Unplayable):
+        return {task_id: Task(task_id, "train", seed=0) for task_id in task_ids}
+    known = {task.task_id: task for task in environment.tasks("train")}
+    return {task_id: known[task_id] for task_id in task_ids}
 
 
 class GlobalRandom:

@@ -35,6 +35,11 @@ BUILTIN = {
         "tasks.environments.frozen_lake:FrozenLake",
         "gymnasium's FrozenLake as compact text, with exact action values",
     ),
+    "logged": Builtin(
+        "tasks.environments.logged:Logged",
+        "imported conversations in the place of an environment: nothing is played",
+        needs="conversations with rewards (nlac import), and rollout: none",
+    ),
     "math": Builtin(
         "tasks.environments.math:Math",
         "mathematics problems with one final answer, checked by math-verify",

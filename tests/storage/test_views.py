@@ -104,7 +104,9 @@ def test_a_stale_stage_still_counts_and_says_so(store: Store) -> None:
 
 
 def test_columns_that_an_older_file_lacks_are_null(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    older = rollout(store, 0)
+    with monkeypatch.context() as before:
+        before.setattr(TABLES["episodes"], "VERSION", 1)
+        older = rollout(store, 0)
     played = older.path / "episodes.parquet"
     # As if `invalid_actions` had been added in version 2: the file on disk is of version 1 and lacks it.
     to_frame(TABLES["episodes"], [episode()]).drop("invalid_actions").write_parquet(

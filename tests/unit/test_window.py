@@ -88,7 +88,7 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
 
 def test_the_window_holds_prompt_and_completion_to_the_token(chat: ChatTokenizer) -> None:
     messages = (Message(role="user", content="x" * 500),)
-    length = len(chat.answer_prompt_ids(messages))
+    length = len(chat.prompt_ids(messages))
     assert Window(length + 20, lambda: chat).holds(messages, 20)
     assert not Window(length + 19, lambda: chat).holds(messages, 20)
     label = ("y" * 30, "z" * 10)  # 40 bytes, each a token, and the end of turn

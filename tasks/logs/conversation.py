@@ -1,0 +1,177 @@
+"""One logged record as an episode and its transitions.
+
+A step is what was newly seen since the agent last spoke (system prompt, user, tool results) and the agent's message.
+Texts for prompts are written from the messages; the messages themselves are kept as JSON, so that the conversation can
+be had back exactly. The reward belongs to the last step, which is `done`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from schemas.rows import Episode, Transition
+from tasks.environments.logged import FORMAT, NAME, Logged, action_text
+from tasks.formats import Action, read_action
+from tasks.logs.schema import LoggedMessage, LoggedRecord, check_record, tool_lines
+
+_READ = {"messages", "traj", "tools", "task_id", "reward", "success"}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """An imported episode and its steps."""
+
+    episode: Episode
+    transitions: list[Transition]
+
+
+@dataclass
+class _Step:
+    """What was seen, what the agent wrote, and what came after it: numbers of messages."""
+
+    seen: list[int]
+    agent: int
+    after: list[int]
+
+
+def read_conversation(
+    record: Any, number: int, *, run: str, iteration: int, tools: Sequence[Mapping[str, Any]]
+) -> Imported:
+    """Turn a record into an episode.
+
+    Args:
+        record: as decoded from the file.
+        number: of the record in the file.
+        run, iteration: where it goes.
+        tools: schemas of a record that has none of its own.
+
+    Raises:
+        Rejected: the record can't be used.
+    """
+    checked = check_record(record if "tools" in record or not tools else {**record, "tools": list(tools)})
+    raw = [_json(message) for message in record.get("messages", record.get("traj"))]
+    success = checked.success if checked.success is not None else checked.reward >= 1.0
+    episode_id = f"{run}/{iteration:05d}/{checked.split}/{number:07d}"
+    task_id = str(number if checked.task_id is None else checked.task_id)
+    version = checked.model or NAME
+    steps = _steps(checked.messages)
+    seen = [_observation(checked, step.seen) for step in steps]
+    seen[0] = _task(checked, steps[0].seen)
+    rows = []
+    for n, step in enumerate(steps):
+        last = n == len(steps) - 1
+        text, action = _action(checked.messages[step.agent])
+        rows.append(
+            Transition(
+                run=run,
+                iteration=iteration,
+                transition_id=f"{episode_id}/{n:03d}",
+                episode_id=episode_id,
+                split=checked.split,
+                step=n,
+                task_id=task_id,
+                observation=seen[n],
+                raw_action=text,
+                thought=action.thought,
+                action=action.action,
+                action_valid=action.valid,
+                next_observation=_observation(checked, step.after) if last else seen[n + 1],
+                reward=checked.reward if last else 0.0,
+                game_reward=checked.reward if last else 0.0,
+                success=success and last,
+                done=last,
+                truncated=False,
+                policy_version=version,
+                token_ids=[],
+                logprobs=[],
+                messages=[raw[i] for i in [*step.seen, step.agent, *(step.after if last else [])]],
+            )
+        )
+    episode = Episode(
+        run=run,
+        iteration=iteration,
+        episode_id=episode_id,
+        split=checked.split,
+        environment=NAME,
+        task_id=task_id,
+        seed=0,
+        policy_version=version,
+        steps=len(rows),
+        reward=checked.reward,
+        game_reward=checked.reward,
+        success=success,
+        done=True,
+        truncated=False,
+        invalid_actions=sum(not row.action_valid for row in rows),
+        tools=_json(record.get("tools") or list(tools)) if checked.tools else None,
+        record=number,
+        record_fields=_json({name: value for name, value in record.items() if name not in _READ}),
+    )
+    return Imported(episode, rows)
+
+
+def _steps(messages: Sequence[LoggedMessage]) -> list[_Step]:
+    steps: list[_Step] = []
+    seen: list[int] = []
+    for number, message in enumerate(messages):
+        seen.append(number)
+        if message.role == "assistant":
+            steps.append(_Step(seen[:-1], number, []))
+            seen = []
+    steps[-1].after = seen
+    return steps
+
+
+def _task(record: LoggedRecord, numbers: Sequence[int]) -> str:
+    """The first observation: system prompt, tools, then what the user says."""
+    prompts = [n for n in numbers if record.messages[n].role in ("system", "developer")]
+    said = [n for n in numbers if n not in prompts]
+    parts = [_observation(record, prompts), tool_lines(record.tools or []), _observation(record, said)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _observation(record: LoggedRecord, numbers: Iterable[int]) -> str:
+    """Messages newly seen, as one text."""
+    return "\n\n".join(_seen(record.messages, number) for number in numbers)
+
+
+def _seen(messages: Sequence[LoggedMessage], number: int) -> str:
+    message = messages[number]
+    if message.role == "tool":
+        return f"Result of {message.name or _called(messages[:number], message.tool_call_id)}: {message.text}"
+    return f"User: {message.text}" if message.role == "user" else message.text
+
+
+def _called(before: Sequence[LoggedMessage], call_id: str | None) -> str:
+    """The name of the tool that a result answers."""
+    calls = (call for message in reversed(before) for call in message.tool_calls or ())
+    return next((call.function.name for call in calls if call.id == call_id), "a tool")
+
+
+def _action(message: LoggedMessage) -> tuple[str, Action]:
+    """An agent's message as the text of an action, and that text read again; valid if it parses."""
+    calls = [(call.function.name, call.function.arguments) for call in message.tool_calls or ()]
+    text = action_text(message.text, calls)
+    read = read_action(text, FORMAT)
+    said = bool(calls or message.text.strip())
+    return text, Action(read.thought, read.action, said and read.valid and Logged().accepts(read.action))
+
+
+def logged_messages(transitions: pl.LazyFrame, episode_id: str) -> list[dict[str, Any]]:
+    """The conversation that an imported episode was made of, message by message as it was logged.
+
+    Raises:
+        KeyError: there is no such episode, or it was not imported.
+    """
+    steps = transitions.filter(pl.col("episode_id") == episode_id).sort("step").select("messages").collect()
+    if not steps.height or steps["messages"].null_count():
+        raise KeyError(f"{episode_id}: not an imported episode of this table")
+    return [json.loads(message) for step in steps["messages"] for message in step]
+
+
+def _json(value: Any) -> str:
+    # The reader of large files gives fractions as Decimal; float is what JSON readers make of them anyway.
+    return json.dumps(value, ensure_ascii=False, default=float)

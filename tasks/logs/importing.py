@@ -1,0 +1,211 @@
+"""`nlac import`: a file of logged conversations becomes a rollout of a run, committed whole or not at all.
+
+The rollout goes to the first iteration from the run's next one on that has nothing committed: 0 in a new run. Its
+determinants name the file by the sha256 of its content, so that the same file is never imported into a run twice.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from schemas.config import EnvironmentSection
+from schemas.manifest import Determinants, Lineage
+from schemas.rows import Episode, Reject, Transition
+from storage.files import sha256_file
+from storage.store import Committed, Store
+from storage.table_stream import TableStream
+from tasks.commit import commit_folder
+from tasks.determinants import fingerprint_of
+from tasks.environments.logged import NAME
+from tasks.iterations import next_iteration
+from tasks.logs.conversation import read_conversation
+from tasks.logs.records import LogFormat, UnreadableLog, read_records
+from tasks.logs.schema import Rejected, Tool
+from tasks.stage import Output, StageFailed
+
+VERSION = 1
+"""Raised when the same file would be imported otherwise."""
+STAGE = "rollout"
+EXCERPT = 200  # characters of a rejected record that are kept
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """What is committed, and whether it was before."""
+
+    committed: Committed
+    known: bool
+
+    @property
+    def episodes(self) -> int:
+        return self.committed.manifest.tables[Episode.TABLE].rows
+
+    @property
+    def transitions(self) -> int:
+        return self.committed.manifest.tables[Transition.TABLE].rows
+
+    @property
+    def rejects(self) -> dict[str, int]:
+        """Kind of fault -> records."""
+        return self.committed.manifest.tables[Reject.TABLE].statuses
+
+
+def load_tools(path: Path) -> list[dict[str, Any]]:
+    """Tool schemas out of a JSON file: a list of {"type": "function", "function": {...}}, or of the functions alone.
+
+    Raises:
+        UnreadableLog: it can't be read, or is not that.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        listed = content if isinstance(content, list) else [content]
+        tools = [t if "function" in t else {"type": "function", "function": t} for t in listed]
+        TypeAdapter(list[Tool]).validate_python(tools)
+    except OSError as error:
+        raise UnreadableLog(f"{path}: can't be read ({error.strerror}); correct --tools") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise UnreadableLog(
+            f"{path}: tool {field}: {first['msg']}; correct it, or leave --tools out"
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise UnreadableLog(f"{path}: is not a JSON list of tool schemas ({error})") from error
+    return tools
+
+
+def import_log(
+    store: Store,
+    run: str,
+    path: Path,
+    how: LogFormat,
+    *,
+    tools: list[dict[str, Any]] | None = None,
+    report: Callable[[int], None] | None = None,
+) -> ImportResult:
+    """Import a file into a run; a file that the run has already adds nothing.
+
+    Args:
+        store: the artifact store.
+        run: the run.
+        path: the file.
+        how: its format.
+        tools: tool schemas of conversations that come without.
+        report: told of the number of records read, now and then.
+
+    Raises:
+        UnreadableLog: the file can't be read, or none of its records can be used.
+        StageFailed: the run holds episodes that were played.
+        RunLocked: something else writes the run.
+    """
+    try:
+        digest = sha256_file(path)
+    except OSError as error:
+        raise UnreadableLog(f"{path}: can't be read ({error.strerror})") from error
+    with store.lock(run, f"an import of {path.name}"):
+        for made in _rollouts(store, run):
+            source = made.manifest.determinants.config.get(NAME)
+            if source is None:
+                raise StageFailed(
+                    f"run '{run}' holds episodes that were played (iteration {made.manifest.iteration}); import into a "
+                    "run of its own: --run NAME"
+                )
+            if source["file"] == digest:
+                return ImportResult(made, known=True)
+        iteration = next_iteration(store, run)
+        while store.current(run, iteration).stages:
+            iteration += 1
+        determinants = Determinants(
+            stage=STAGE,
+            code_version=VERSION,
+            run=run,
+            iteration=iteration,
+            config={
+                "environment": EnvironmentSection(name=NAME, options={}).model_dump(mode="json"),
+                NAME: {"file": digest, "format": how, "tools": tools or []},
+            },
+            prompts={},
+            models={},
+            inputs={},
+        )
+        return ImportResult(_write(store, path, how, tools or [], determinants, report), known=False)
+
+
+def _rollouts(store: Store, run: str) -> list[Committed]:
+    found = (store.committed(run, STAGE, number) for number in store.iterations(run))
+    return [made for made in found if made is not None]
+
+
+def _write(
+    store: Store,
+    path: Path,
+    how: LogFormat,
+    tools: list[dict[str, Any]],
+    determinants: Determinants,
+    report: Callable[[int], None] | None,
+) -> Committed:
+    """Read the file into a staging folder, and commit it."""
+    run, iteration = determinants.run, determinants.iteration
+    started, clock = datetime.now(UTC), time.monotonic()
+    faults: Counter[str] = Counter()
+    count = 0
+    with store.staging(run) as workdir:
+        with ExitStack() as open_tables:
+            models = (Episode, Transition, Reject)
+            tables = {m.TABLE: open_tables.enter_context(TableStream(workdir, m)) for m in models}
+            for count, (number, record) in enumerate(read_records(path, how), start=1):
+                try:
+                    made = read_conversation(record, number, run=run, iteration=iteration, tools=tools)
+                except Rejected as reason:
+                    faults[reason.kind] += 1
+                    tables[Reject.TABLE].append(_reject(determinants, path, number, record, reason))
+                else:
+                    tables[Episode.TABLE].append(made.episode)
+                    for row in made.transitions:
+                        tables[Transition.TABLE].append(row)
+                if report and count % 1000 == 0:
+                    report(count)
+        if not tables[Episode.TABLE].rows:
+            kinds = ", ".join(f"{n} {kind}" for kind, n in faults.most_common()) or "it holds no record"
+            raise UnreadableLog(f"{path}: no record can be used ({kinds}); nothing is imported. {HINT}")
+        fingerprint = fingerprint_of(determinants)
+        return commit_folder(
+            store,
+            workdir,
+            {name: table.entry() for name, table in tables.items()},
+            Output(
+                tables={}, rows_in=count, metrics={"records": float(count), "rejects": float(faults.total())}
+            ),
+            determinants=determinants,
+            fingerprint=fingerprint,
+            attempt=store.next_attempt(run, STAGE, iteration, fingerprint),
+            tokens=0,
+            started=started,
+            seconds=time.monotonic() - clock,
+            lineage=Lineage(),
+        )
+
+
+HINT = "docs/logged.md says what a record is; --format what the file holds"
+
+
+def _reject(made: Determinants, path: Path, number: int, record: Any, reason: Rejected) -> Reject:
+    text = record if isinstance(record, str) else json.dumps(record, ensure_ascii=False, default=float)
+    return Reject(
+        run=made.run,
+        iteration=made.iteration,
+        status=reason.kind,
+        error=str(reason),
+        reject_id=f"{made.run}/{made.iteration:05d}/reject/{number:07d}",
+        file=path.name,
+        record=number,
+        excerpt=text[:EXCERPT].encode(errors="replace").decode(),
+    )
