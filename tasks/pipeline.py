@@ -100,6 +100,11 @@ def stages_of(config: Config, iteration: int) -> list[str]:
     return first + [name for name in ALGORITHMS[config.algorithm] if name not in left_out]
 
 
+def is_import(rollout: Committed) -> bool:
+    """Whether a committed rollout was imported (`tasks.logs`), not played."""
+    return "logged" in rollout.manifest.determinants.config
+
+
 def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> Inputs:
     """A stage's inputs, as committed.
 
@@ -118,6 +123,12 @@ def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> 
         raise StageFailed(
             "rollout: none, so there is no stage rollout; episodes come from `nlac import` (or set rollout.source to "
             "environment)"
+        )
+    before = store.committed(config.run, stage, iteration) if stage == "rollout" else None
+    if before is not None and is_import(before):
+        raise StageFailed(
+            f"iteration {iteration} of run '{config.run}' holds imported episodes, which playing would replace; train "
+            "on them with a configuration that has rollout: none (configs/logged.yaml), or play in another run"
         )
 
     def committed(needed: str, at: int) -> Committed:

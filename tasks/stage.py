@@ -130,6 +130,8 @@ class Resolver:
         else:
             oldest = 0 if section.max_age is None or not drawing else max(0, self.iteration - section.max_age)
             parts = [self.committed("rollout", i) for i in range(oldest, self.iteration + 1)]
+        for part in parts:
+            self._same_environment(part)
         for run in section.from_runs:
             others = self.rollouts_of(run) if run != self.config.run else []
             if not others:
@@ -150,6 +152,17 @@ class Resolver:
                 f"{self.config.run} (or name the run that has them in replay.from_runs)"
             )
         return parts
+
+    def _same_environment(self, rollout: Committed) -> None:
+        """Refuse this run's own episodes of another environment: they were imported, or the configuration changed."""
+        name = (rollout.manifest.determinants.config.get("environment") or {}).get("name")
+        here = self.config.environment.name
+        if name not in (None, here):
+            raise StageFailed(
+                f"run '{self.config.run}' holds episodes of environment {name} (iteration "
+                f"{rollout.manifest.iteration}), and environment.name is {here}; name the configuration that they are "
+                "for (imported ones: configs/logged.yaml), or another run"
+            )
 
     def last(self, stage: str, iteration: int) -> list[Committed]:
         """A stage of one earlier iteration; nothing before iteration 0."""

@@ -29,6 +29,7 @@ from tasks.iterations import next_iteration
 from tasks.logs.conversation import read_conversation
 from tasks.logs.records import LogFormat, UnreadableLog, read_records
 from tasks.logs.schema import Rejected, Tool
+from tasks.pipeline import is_import
 from tasks.stage import Output, StageFailed
 
 VERSION = 1
@@ -112,13 +113,12 @@ def import_log(
         raise UnreadableLog(f"{path}: can't be read ({error.strerror})") from error
     with store.lock(run, f"an import of {path.name}"):
         for made in _rollouts(store, run):
-            source = made.manifest.determinants.config.get(NAME)
-            if source is None:
+            if not is_import(made):
                 raise StageFailed(
                     f"run '{run}' holds episodes that were played (iteration {made.manifest.iteration}); import into a "
                     "run of its own: --run NAME"
                 )
-            if source["file"] == digest:
+            if made.manifest.determinants.config[NAME]["file"] == digest:
                 return ImportResult(made, known=True)
         iteration = next_iteration(store, run)
         while store.current(run, iteration).stages:

@@ -245,10 +245,10 @@ def test_sixty_real_conversations_survive_the_round_trip_exactly(store: Store) -
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     peaks = []
-    for name, size in (("small", 8 << 20), ("large", 32 << 20)):
+    for name, size in (("small", 8 << 20), ("large", 24 << 20)):
         count = write_log(tmp_path / name, size)
         episodes, steps, _, peak = measure(tmp_path / name, tmp_path / f"data-{name}")
         assert (episodes, steps) == (count, 13 * count)
         peaks.append(peak)
-    # An import that held the file would need some 100 MiB more for the 24 MiB, as text, rows and columns.
-    assert peaks[1] - peaks[0] < 60
+    # Texts stand in several columns, so an import that held its rows would need 100 MiB more for these 16.
+    assert peaks[1] - peaks[0] < 50
