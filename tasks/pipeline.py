@@ -31,6 +31,7 @@ from tasks.commit import commit_output
 from tasks.context import StageContext
 from tasks.determinants import determine, differences, fingerprint_of
 from tasks.engines.cache import RequestCache
+from tasks.environments.logged import NAME as LOGGED
 from tasks.progress import Progress, Report
 from tasks.stage import Inputs, Resolver, Stage, StageFailed
 
@@ -102,7 +103,7 @@ def stages_of(config: Config, iteration: int) -> list[str]:
 
 def is_import(rollout: Committed) -> bool:
     """Whether a committed rollout was imported (`tasks.logs`), not played."""
-    return "logged" in rollout.manifest.determinants.config
+    return LOGGED in rollout.manifest.determinants.config
 
 
 def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> Inputs:
