@@ -71,7 +71,7 @@ def test_baselines_have_the_settings_of_nlac_but_for_what_they_are(tmp_path: Pat
         differing = {name for name in own if config[name] != own[name]} - {"run"}
         assert config["algorithm"] == algorithm
         assert differing - {"algorithm"} == {
-            "nlql": set(), "self_distillation": {"improvement"}, "react": {"improvement", "evaluation"},
+            "nlql": set(), "self_distillation": {"improvement", "policy"}, "react": {"improvement", "evaluation"},
         }[algorithm]  # fmt: skip
 
 
