@@ -56,7 +56,9 @@ def read_action(text: str, form: ActionFormat) -> Action:
     if match is None:
         return Action("", text.strip(), valid=False)
     action = match["action"]
-    return Action(match["thought"] or "", action, valid=re.fullmatch(form.regex, action) is not None)
+    return Action(
+        match["thought"] or "", action, valid=re.fullmatch(form.reads or form.regex, action) is not None
+    )
 
 
 def write_action(thought: str, action: str) -> str:

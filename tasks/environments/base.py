@@ -55,11 +55,14 @@ class ActionFormat:
         regex: a regular expression, for structured output.
         description: a line for the prompt.
         sample: draws an action at random, where all that can be written are of one kind; the random baseline's.
+        reads: what counts as an action when it is read, where that is more than `regex`; the environment has the last
+            word on it.
     """
 
     regex: str
     description: str
     sample: Callable[[random.Random], str] | None = None
+    reads: str | None = None
 
 
 class Environment(Protocol):

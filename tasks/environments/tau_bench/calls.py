@@ -6,8 +6,7 @@ the same as OpenAI writes it, {"function": {"name": ..., "arguments": "{...}"}};
 """
 
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -15,7 +14,7 @@ from typing import Any, Final, Literal
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from tasks.environments.base import ActionFormat
+from tasks.environments.tau_bench.action_formats import NATIVE_FORMAT, react_format
 
 Form = Literal["react", "native"]
 RESPOND: Final = "respond"
@@ -51,15 +50,14 @@ class Calls:
     Args:
         schemas: OpenAI function schemas of the tools, without `respond`.
         form: how actions are written.
-        longest: react: most characters of a text among the arguments; None: any number.
+        longest: react under structured output: most characters of a text among the arguments; None: any number.
     """
 
-    def __init__(self, schemas: Iterable[Mapping[str, Any]], form: Form, longest: int | None = None) -> None:
+    def __init__(self, schemas: Sequence[Mapping[str, Any]], form: Form, longest: int | None = None) -> None:
         functions = [schema["function"] for schema in (*schemas, RESPOND_SCHEMA)]
         self._form = form
-        self._bound = f", no text in it longer than {longest} characters" if longest else ""
         self._parameters = {f["name"]: Draft202012Validator(_closed(f["parameters"])) for f in functions}
-        self.format = _react_format(self._parameters, longest) if form == "react" else _NATIVE_FORMAT
+        self.format = react_format((*schemas, RESPOND_SCHEMA), longest) if form == "react" else NATIVE_FORMAT
 
     def read(self, text: str) -> Call:
         """The action that a text is.
@@ -76,11 +74,8 @@ class Calls:
         if self._form == "native":
             return _native_call(content) or Call(RESPOND, {"content": text})
         call = _plain_call(content)
-        known = call is not None and call.name in self._parameters  # `fault` has a better word on others
-        if call is None or (known and not re.fullmatch(self.format.regex, text)):
-            raise Unreadable(
-                'the action must be {"name": ..., "arguments": {...}} and nothing else' + self._bound
-            )
+        if call is None:
+            raise Unreadable('the action must be {"name": ..., "arguments": {...}}')
         return call
 
     def fault(self, call: Call) -> str | None:
@@ -120,36 +115,3 @@ def _native_call(content: Any) -> Call | None:
 def _closed(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """A parameter schema that takes nothing it does not list, as the tools' functions do."""
     return {**deepcopy(dict(parameters)), "additionalProperties": False}
-
-
-def _react_format(names: Iterable[str], longest: int | None) -> ActionFormat:
-    """A JSON object with a known tool's name, as deep as the tools' arguments go: lists of objects. Spaces are bounded,
-    or a small model held to it might write nothing else."""
-    space = r"[ \n]{0,20}"
-    times = "*" if longest is None else f"{{0,{longest}}}"
-    text = rf'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{{4}}){times}"'
-    number = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
-
-    def separated(item: str) -> str:
-        return f"{space}(?:{item}{space}(?:,{space}{item}{space})*)?"
-
-    def braced(value: str) -> str:
-        return rf"\{{{separated(f'{_KEY}{space}:{space}{value}')}\}}"
-
-    value = f"(?:{text}|{number}|true|false|null)"
-    for _ in range(2):
-        value = rf"(?:{value}|\[{separated(value)}\]|{braced(value)})"
-    name = f'"(?:{"|".join(names)})"'
-    return ActionFormat(
-        rf'\{{{space}"name"{space}:{space}{name}{space},{space}"arguments"{space}:{space}{braced(value)}{space}\}}',
-        'one tool call as JSON, {"name": "<tool>", "arguments": {<its arguments>}}; to speak to the user, call '
-        f'"{RESPOND}" with the argument "content"',
-    )
-
-
-_KEY = '"[A-Za-z0-9_]{1,40}"'
-_NATIVE_FORMAT = ActionFormat(
-    r"[\s\S]+",
-    'either one tool call as JSON, {"name": "<tool>", "arguments": {<its arguments>}}, or plain text, which is said to '
-    "the user",
-)

@@ -32,8 +32,8 @@ class TauBench:
         train_split: the package's split that training plays; empty: `train` where the domain has it, else none.
         eval_split: the one that evaluation plays.
         actions: react: every action is JSON; native: a tool call as JSON, or else text for the user.
-        text_chars: react: longest text in an argument; a longer one is refused. For small models, which may not find an
-            end under structured output; empty: no bound.
+        text_chars: react: longest text in an argument under structured output, for small models, which may not find an
+            end; empty: no bound.
         user: model: `environment.speaker` plays the user; scripted: it says the whole instruction, then yes to
             everything, so that nothing needs a model.
         patience: scripted user: messages that get a yes; the next one ends the conversation.
