@@ -1,7 +1,7 @@
 """A process that checks answers under limits, started by `verifier` as `python -m tasks.environments.verifier_process`.
 
 Each line of standard input is a call, {"function": "module:name", "arguments": [...], "seconds": s}; the answer is a
-line, {"score": x}, or {"error": "..."} where the function raised, or {"unusable": "..."} where it can't be imported.
+line, {"value": x}, or {"error": "..."} where the function raised, or {"unusable": "..."} where it can't be imported.
 
 The limits are the kernel's: two timers whose signals nobody handles, so that they end this process even in the middle
 of C code that never comes back to the interpreter, and even when the parent is gone. A computation that grows without
@@ -31,19 +31,19 @@ def set_timers(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds * PATIENCE)
 
 
-def answer(call: dict[str, Any]) -> dict[str, Any]:
-    """Compute one score."""
+def answer(call: dict[str, Any]) -> str:
+    """The line that answers a call."""
     module, _, name = str(call["function"]).partition(":")
     set_timers(IMPORTING)
     try:
-        function: Callable[..., float] = getattr(importlib.import_module(module), name)
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        return {"unusable": str(error)}
+        return json.dumps({"unusable": str(error)})
     set_timers(call["seconds"])
     try:
-        return {"score": float(function(*call["arguments"]))}
+        return json.dumps({"value": function(*call["arguments"])})
     except Exception as error:  # noqa: BLE001 - whatever an answer makes a verifier raise becomes a row's error
-        return {"error": f"{type(error).__name__}: {error}"[:500]}
+        return json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
     with contextlib.suppress(ValueError, OSError):  # macOS knows no such limit
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for line in sys.stdin:
-        said = json.dumps(answer(json.loads(line)))
+        said = answer(json.loads(line))
         set_timers(0)
         print(said, file=out, flush=True)
 

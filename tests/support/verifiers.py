@@ -36,3 +36,8 @@ def ends(answer: str) -> float:
 def grows(answer: str) -> float:
     """Wants more memory than there is."""
     return float(len(bytearray(1 << 40)))
+
+
+def order() -> list[str]:
+    """Words as a set gives them out, which hangs on how they hash."""
+    return list({f"word {number}" for number in range(50)})

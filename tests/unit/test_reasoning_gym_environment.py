@@ -46,6 +46,18 @@ def test_the_packages_own_partial_score_is_the_reward() -> None:
     assert step.reward == dataset.score_answer(said, entry)
 
 
+def test_an_answer_that_the_scorer_can_not_read_is_an_invalid_action() -> None:
+    environment = ReasoningGym("prime_factorization")
+    _, step = answer(environment, environment.tasks("eval")[0], "zxcv")
+    assert (step.done, step.valid, step.reward, step.status) == (True, False, 0.0, "ok")
+    assert "can't be read (ValueError" in step.observation
+
+
+def test_a_scorer_that_takes_anything_for_right_is_a_fault() -> None:
+    faults = faults_of(ReasoningGym("game_of_life_halting"))
+    assert any("takes 'no answer' for a success" in fault for fault in faults)
+
+
 def test_a_seed_makes_a_question_and_the_configuration_shapes_it() -> None:
     short = ReasoningGym("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 4, "max_digits": 4})
     tasks = short.tasks("train")

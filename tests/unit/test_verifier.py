@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tasks.environments.verifier import Verified, VerifierUnusable, verify
+from tasks.environments.verifier import Verified, VerifierUnusable, compute, verify
 
 
 def check(name: str, answer: str = "ab", seconds: float = 0.2) -> Verified:
@@ -50,3 +50,23 @@ def test_answers_that_are_checked_at_once_keep_to_their_own() -> None:
 def test_a_function_that_is_not_there_is_no_wrong_answer() -> None:
     with pytest.raises(VerifierUnusable, match=r"tests\.support\.verifiers:missing can't be imported"):
         check("missing")
+
+
+def test_sets_have_one_order_in_every_process() -> None:
+    def order() -> list[str]:
+        return list(asyncio.run(compute("tests.support.verifiers:order", seconds=2)))
+
+    first = order()
+    for _ in range(3):
+        check("ends")
+    assert order() == first
+    with pytest.raises(VerifierUnusable, match=r"verifiers:ends\('a',\): ended with exit code 3"):
+        asyncio.run(compute("tests.support.verifiers:ends", "a", seconds=2))
+
+
+def test_only_what_was_ended_leaves_an_answer_unjudged() -> None:
+    timeout, crash, error = (check(name).failure for name in ("spins", "ends", "grows"))
+    assert timeout and crash and error and check("half").failure is None
+    assert (timeout.status, crash.status, error.status) == ("verifier_timeout", "verifier_crash", "ok")
+    assert (timeout.valid, crash.valid, error.valid) == (True, True, False)
+    assert all(step.done and step.reward == 0 and not step.success for step in (timeout, crash, error))

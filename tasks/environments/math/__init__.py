@@ -24,7 +24,7 @@ class Math:
     """Solve a problem in one turn: the action is the final answer, and any answer ends the episode.
 
     The reward is 1 for an answer that math-verify finds equal to the right one, in whatever form. Where the verifier
-    hangs or ends, the reward is 0 and the step says so in its status.
+    hangs or ends, the reward is 0 and the step says so in its status; an answer that it can't read is not valid.
 
     Args:
         problems: a .parquet or .jsonl file, by default the shipped set; see `problems.load_problems`.
@@ -82,15 +82,8 @@ class Math:
         if not answer or len(answer) > LONGEST:
             return Step(f"That is no answer of 1 to {LONGEST} characters.", done=True, valid=False)
         checked = await self._check(self._problem, answer)
-        ending = _ENDINGS[checked.score] if checked.status == "ok" else "The answer could not be checked."
-        return Step(
-            ending,
-            checked.score,
-            done=True,
-            success=checked.score == 1.0,
-            status=checked.status,
-            error=checked.error,
-        )
+        ending = _ENDINGS[checked.score]
+        return checked.failure or Step(ending, checked.score, done=True, success=checked.score == 1.0)
 
     async def _check(self, problem: Problem, answer: str) -> Verified:
         return await verify(

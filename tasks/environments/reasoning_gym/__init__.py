@@ -10,9 +10,11 @@ from typing import Any
 
 from schemas.rows import Split
 from tasks.environments.base import ActionFormat, Step, Task
-from tasks.environments.verifier import Verified, verify
+from tasks.environments.verifier import Verified, compute, verify
 
 LONGEST = 4000  # characters of an answer; a longer one is none
+NONE = "no answer"  # which is one
+_SCORE = "tasks.environments.reasoning_gym.score"
 CHECKED = 50  # questions of each split that `validate` makes
 _ONE_LINE = ActionFormat(r"[^\n]{1,200}", "the answer alone, in the form that the question asks for")
 _LINES = ActionFormat(
@@ -26,7 +28,7 @@ class ReasoningGym:
 
     A task's seed makes its question. The reward is the score that reasoning-gym gives the answer, between 0 and 1,
     and success is one of at least `success_at`. Where its scorer hangs or ends, the reward is 0 and the step says so
-    in its status.
+    in its status; an answer that it can't read is not valid.
 
     Args:
         task: a name that reasoning-gym knows, for instance gcd or chain_sum.
@@ -58,8 +60,9 @@ class ReasoningGym:
         self._task, self._config = task, dict(config or {})
         self._counts: dict[Split, int] = {"train": train_tasks, "eval": eval_tasks}
         self._success_at, self._seconds = success_at, seconds
-        some = (self._make(known)[1] for known in self.tasks("train")[:3])
-        self.action_format = _LINES if any("\n" in str(gold) for gold in some) else _ONE_LINE
+        seeds = tuple(known.seed for known in self.tasks("eval")[:3])
+        lines = _takes_lines(task, json.dumps(self._config, sort_keys=True), seeds)
+        self.action_format = _LINES if lines else _ONE_LINE
 
     def tasks(self, split: Split) -> Sequence[Task]:
         return [self._numbered(split, number) for number in range(self._counts[split])]
@@ -68,12 +71,16 @@ class ReasoningGym:
         task_id = f"{self._task}/{split}/{number:04d}"
         return Task(task_id, split, int.from_bytes(hashlib.sha256(task_id.encode()).digest()[:4], "big"))
 
-    def _make(self, task: Task) -> tuple[str, str | None]:
-        return _question(self._task, json.dumps(self._config, sort_keys=True), task.seed)
+    async def _make(self, task: Task) -> tuple[str, str | None]:
+        """The question and the answer stated for it, if there is one."""
+        text, gold = await compute(
+            f"{_SCORE}:question", self._task, self._config, task.seed, seconds=self._seconds
+        )
+        return text, gold
 
     async def reset(self, task: Task) -> str:
         self._played = task
-        return self._make(task)[0]
+        return (await self._make(task))[0]
 
     async def step(self, action: str) -> Step:
         answer = action.strip()
@@ -82,61 +89,43 @@ class ReasoningGym:
         checked = await self._check(self._played, answer)
         success = checked.score >= self._success_at
         ending = f"The answer is {'right' if success else 'not right'}; score {checked.score:.2f}."
-        return Step(
-            ending if checked.status == "ok" else "The answer could not be checked.",
-            checked.score,
-            done=True,
-            success=success and checked.status == "ok",
-            status=checked.status,
-            error=checked.error,
-        )
+        return checked.failure or Step(ending, checked.score, done=True, success=success)
 
     async def _check(self, task: Task, answer: str) -> Verified:
-        return await verify(
-            "tasks.environments.reasoning_gym.score:score",
-            self._task,
-            self._config,
-            task.seed,
-            answer,
-            seconds=self._seconds,
-        )
+        arguments = (self._task, self._config, task.seed, answer)
+        return await verify(f"{_SCORE}:score", *arguments, seconds=self._seconds)
 
     def validate(self) -> list[str]:
-        """The first questions of each split: a seed makes the same one twice, none is in both splits, and the answer
-        that the package states for it is a success (for some tasks it states none)."""
-        some = {split: self.tasks(split)[:CHECKED] for split in self._counts}
-        made = {split: [self._make(task) for task in tasks] for split, tasks in some.items()}
-        questions = {split: {question for question, _ in pairs} for split, pairs in made.items()}
+        """The first questions of each split: a seed makes the same one twice, none is in both splits, the answer that
+        the package states for it is a success (for some tasks it states none), and a text that is no answer is not."""
+        return asyncio.run(self._faults())
+
+    async def _faults(self) -> list[str]:
+        some = [*self.tasks("train")[:CHECKED], *self.tasks("eval")[:CHECKED]]
+        made, again = [await asyncio.gather(*map(self._make, some)) for _ in range(2)]
+        texts = {
+            split: {q for t, (q, _) in zip(some, made, strict=True) if t.split == split}
+            for split in self._counts
+        }
         faults = [
-            f"{self.name}: a question is in both splits; widen its config: {question[:80]!r}"
-            for question in sorted(questions["train"] & questions["eval"])
+            f"{self.name}: a question is in both splits; widen its config: {text[:80]!r}"
+            for text in sorted(texts["train"] & texts["eval"])
         ]
-        golden = [
-            (task, question, gold)
-            for split, tasks in some.items()
-            for task, (question, gold) in zip(tasks, made[split], strict=True)
-        ]
-        _question.cache_clear()
-        for task, question, _ in golden:
-            if not question.strip() or self._make(task)[0] != question:
-                faults.append(f"{self.name}: {task.task_id}: no question, or another one the second time")
-
-        async def scores() -> list[Verified]:
-            return await asyncio.gather(*(self._check(task, gold) for task, _, gold in golden if gold))
-
-        stated = [task for task, _, gold in golden if gold]
-        for task, found in zip(stated, asyncio.run(scores()), strict=True):
-            if found.score < self._success_at:
-                why = found.error or f"score {found.score:g}"
-                faults.append(f"{self.name}: {task.task_id}: the stated answer is no success ({why})")
+        for task, (text, gold), second in zip(some, made, again, strict=True):
+            found, junk = await asyncio.gather(self._check(task, gold or NONE), self._check(task, NONE))
+            wrong = {
+                "no question, or another one the second time": not text.strip() or text != second[0],
+                f"the stated answer is no success ({found.error or found.score})": gold
+                and found.score < self._success_at,
+                f"the package's scorer takes {NONE!r} for a success": junk.score >= self._success_at,
+            }
+            faults += [f"{self.name}: {task.task_id}: {fault}" for fault, is_so in wrong.items() if is_so]
         return faults
 
 
-@lru_cache(maxsize=4096)
-def _question(task: str, config: str, seed: int) -> tuple[str, str | None]:
-    """The question a seed makes, and the answer stated for it; the package is imported at the first."""
-    from tasks.environments.reasoning_gym.score import make_question
+@lru_cache(maxsize=64)
+def _takes_lines(task: str, config: str, seeds: tuple[int, ...]) -> bool:
+    """Whether stated answers have several lines. Here the package is imported, and refuses a configuration."""
+    from tasks.environments.reasoning_gym.score import question
 
-    _, entry = make_question(task, json.loads(config), seed)
-    gold = entry["answer"]
-    return str(entry["question"]), gold if isinstance(gold, str) else None
+    return any("\n" in str(question(task, json.loads(config), seed)[1]) for seed in seeds)

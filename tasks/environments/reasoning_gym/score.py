@@ -1,4 +1,5 @@
-"""Making and scoring reasoning-gym's questions. `score` is called in the verifier's process."""
+"""Making and scoring reasoning-gym's questions; called in the verifier's process, since some of its generators go
+through sets of words, whose order is another one in each process."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,6 +26,13 @@ def make_question(
     except (AssertionError, TypeError) as error:  # how its configurations refuse values and fields
         raise ValueError(f"config: task {task} refuses {dict(config)}: {error}") from error
     return dataset, dataset[0]
+
+
+def question(task: str, config: Mapping[str, Any], seed: int) -> tuple[str, str | None]:
+    """The text of a question, and the answer stated for it, if there is one; see `make_question`."""
+    _, entry = make_question(task, config, seed)
+    gold = entry["answer"]
+    return str(entry["question"]), gold if isinstance(gold, str) else None
 
 
 def score(task: str, config: Mapping[str, Any], seed: int, answer: str) -> float:
