@@ -273,7 +273,7 @@ class PastTurn(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     observation: str = Field(description="what was seen")
-    text: str = Field(description="what was answered")
+    answer: str = Field(description="what was answered, whole")
 
 
 class TriedAction(BaseModel):

@@ -101,7 +101,7 @@ def segments(row: Demonstration) -> tuple[str, ...]:
 
 def shown_state(row: Demonstration) -> State:
     """s."""
-    return State(tuple(Turn(t.observation, t.text) for t in row.turns), row.observation)
+    return State(tuple(Turn(t.observation, t.answer) for t in row.turns), row.observation)
 
 
 def prompt(ctx: StageContext, row: Demonstration) -> Prompt:

@@ -106,6 +106,15 @@ def is_import(rollout: Committed) -> bool:
     return LOGGED in rollout.manifest.determinants.config
 
 
+def _imported(store: Store, run: str, iteration: int) -> bool:
+    """Whether an iteration's rollout is an import; one whose manifest is broken can't be told from a played one."""
+    try:
+        before = store.committed(run, "rollout", iteration)
+    except StoreError:
+        return False
+    return before is not None and is_import(before)
+
+
 def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> Inputs:
     """A stage's inputs, as committed.
 
@@ -125,8 +134,7 @@ def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> 
             "rollout: none, so there is no stage rollout; episodes come from `nlac import` (or set rollout.source to "
             "environment)"
         )
-    before = store.committed(config.run, stage, iteration) if stage == "rollout" else None
-    if before is not None and is_import(before):
+    if stage == "rollout" and _imported(store, config.run, iteration):
         raise StageFailed(
             f"iteration {iteration} of run '{config.run}' holds imported episodes, which playing would replace; train "
             "on them with a configuration that has rollout: none (configs/logged.yaml), or play in another run"

@@ -144,7 +144,7 @@ def told(role: str, episode: Sequence[Guess], at: int, stream: random.Random) ->
     guess = episode[at]
     row: dict[str, Any] = {
         "role": role,
-        "turns": [{"observation": seen, "text": text} for seen, text in guess.turns],
+        "turns": [{"observation": seen, "answer": text} for seen, text in guess.turns],
         "observation": guess.observation,
     }
     optimal, why = guess.judgement

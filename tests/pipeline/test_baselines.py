@@ -14,7 +14,6 @@ from storage.store import Committed, Store
 from storage.views import connect
 from tasks.check import check_config
 from tasks.environments.frozen_lake.word_model import make_word_model
-from tasks.environments.textarena import TextArena
 from tasks.export import ExportError, find_policy
 from tasks.pipeline import ALGORITHMS, STAGES, decide, resolve_inputs
 from tasks.plan import plan
@@ -188,9 +187,7 @@ def test_a_run_holds_one_algorithm(make_config: MakeConfig, store: Store, iterat
         resolve_inputs(store, config, "critique", 0)
 
 
-def test_what_an_algorithm_lacks_is_refused(
-    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_algorithm_lacks_is_refused(make_config: MakeConfig, tmp_path: Path) -> None:
     unscored = make_config("tests.support.rules:unscored", algorithm="nlql")
     with pytest.raises(ConfigError, match=r"roles\.evaluate\.engine: .* 'rules' does not score"):
         check_config(unscored, tmp_path / "data")
@@ -198,6 +195,10 @@ def test_what_an_algorithm_lacks_is_refused(
         make_config(algorithm="nlql", improvement={"action": "replayed"})
     with pytest.raises(ValidationError, match=r"improvement\.from_iteration"):
         make_config(algorithm="self_distillation", improvement={"from_iteration": 1})
-    monkeypatch.setattr(TextArena, "replayable", False)
+    against_a_model = {
+        "name": "textarena", "options": {"game": "TicTacToe-v0"}, "speaker": {"engine": "rules", "structured": False}
+    }  # fmt: skip
     with pytest.raises(ConfigError, match=r"algorithm: self_distillation .* is not replayable"):
-        check_config(make_config(algorithm="self_distillation"), tmp_path / "data")
+        check_config(
+            make_config(algorithm="self_distillation", environment=against_a_model), tmp_path / "data"
+        )

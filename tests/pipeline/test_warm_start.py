@@ -35,7 +35,7 @@ def file(told: pl.DataFrame, tmp_path: Path) -> Path:
 def possible(turns: list[dict[str, str]], observation: str) -> list[int]:
     """The numbers that the hints of a state leave, found by trying all."""
     seen = [*(turn["observation"] for turn in turns[1:]), observation] if turns else []
-    guesses = [int(re.search(r"\[(\d+)\]", turn["text"])[1]) for turn in turns]  # type: ignore[index]
+    guesses = [int(re.search(r"\[(\d+)\]", turn["answer"])[1]) for turn in turns]  # type: ignore[index]
     hints = list(zip(guesses, seen, strict=True))
     return [n for n in range(1, 21) if all((n > g) == ("higher" in hint) and n != g for g, hint in hints)]
 
