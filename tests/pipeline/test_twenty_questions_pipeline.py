@@ -42,6 +42,8 @@ def test_an_iteration_runs_on_the_facts_alone(
     assert tuple(results) == ALGORITHMS["nlac"]
     episodes = results["rollout"].scan("episodes").collect()
     steps = results["rollout"].scan("transitions").collect()
+    files = {k: v for k, v in results["rollout"].manifest.determinants.config.items() if ".files." in k}
+    assert set(files) == {f"environment.files.{n}" for n in ("objects", "categories", "facts", "sizes")}
     assert (episodes["status"] == "ok").all()
     assert episodes["done"].all() and (episodes["steps"] == 20).all() and not episodes["truncated"].any()
     said = steps["next_observation"].str.extract(r"^(\w+)")

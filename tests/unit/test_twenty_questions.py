@@ -1,6 +1,8 @@
 """20 Questions: who wins and when, what the facts answer, where the objects come from, and who is asked."""
 
 import asyncio
+import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -144,6 +146,16 @@ def test_the_twentieth_question_ends_the_game_as_done(game: TwentyQuestions) -> 
     assert lost[-1].observation == "No. That was your last question: it was hot dog. You lose."
     won = play(game, task, ["Is it alive?"] * 19 + ["Is it a hot dog?"])[-1]
     assert (won.done, won.success, won.reward) == (True, True, 1.0)
+
+
+def test_the_random_baseline_names_objects(game: TwentyQuestions) -> None:
+    sample = game.action_format.sample
+    assert sample is not None and TwentyQuestions().action_format.sample is None, (
+        "a model is not asked for nothing"
+    )
+    said = [sample(random.Random(seed)) for seed in range(200)]
+    assert all(re.fullmatch(game.action_format.regex, text) for text in said)
+    assert all(any(names(read_question(text), thing) for thing in game.things) for text in said)
 
 
 def test_the_seed_picks_the_object_and_train_and_eval_share_none(game: TwentyQuestions) -> None:

@@ -7,6 +7,7 @@ answer them, `validation` checks all of it without a model.
 import random
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -73,6 +74,8 @@ class TwentyQuestions:
                     f"oracle: {path} has no facts (of {unknown[0]}, ...); add a column facts, or set oracle to speaker"
                 )
             self._facts = Facts(self.things, vocabulary())
+            # A model would have to be asked about each name.
+            self.action_format = replace(self.action_format, sample=self._name)
         # Only a model's answers may differ when the same question is asked again.
         self.replayable = self._facts is not None
         self.needs_speaker = self._facts is None
@@ -115,6 +118,10 @@ class TwentyQuestions:
         if self._ask is None:
             raise RuntimeError("twenty_questions: connect(ask) comes before a game whose oracle is a model")
         return await ask_oracle(self._ask, self._thing, text, self._turn)
+
+    def _name(self, stream: random.Random) -> str:
+        """A name at random, for the random baseline."""
+        return f"Is it a {stream.choice(self.things).title}?"
 
     def validate(self) -> list[str]:
         """Names, and the facts where the table has them; no model."""
