@@ -19,6 +19,7 @@ from tasks.environments.registry import BUILTIN
 from tests.pipeline.conftest import Iterate
 
 PAGE = (PROJECT_ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+README = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -61,6 +62,6 @@ def test_the_example_is_short_and_has_no_fault(nim: Path) -> None:
     assert len(lines) <= 65
 
 
-def test_the_page_has_a_row_for_every_built_in_environment() -> None:
-    table = PAGE.partition("## The built-in environments")[2]
+def test_the_readme_has_a_row_for_every_built_in_environment() -> None:
+    table = README.partition("## Environments")[2]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == sorted(BUILTIN)
