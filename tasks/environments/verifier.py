@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tasks.environments.base import Step
+from tasks.environments.base import EpisodeFailed, Step
 
 WORKERS = min(4, os.cpu_count() or 1)
 _TIMERS = {-signal.SIGPROF, -signal.SIGALRM}
@@ -89,14 +89,15 @@ async def compute(function: str, *arguments: Any, seconds: float) -> Any:
         seconds: likewise.
 
     Raises:
-        VerifierUnusable: the function gives nothing.
+        VerifierUnusable: the function can't be imported.
+        EpisodeFailed: it gives nothing.
     """
     said = await _ask(function, arguments, seconds)
     if "value" not in said:
         why = (
             said.get("error") or f"ended with exit code {said['returncode']}, given {seconds:g} s of CPU time"
         )
-        raise VerifierUnusable(f"{function}{arguments}: {why}")
+        raise EpisodeFailed(f"{function}{arguments}: {why}")
     return said["value"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.config import EnvironmentSection
 from tasks.environments import UnusableEnvironment, make_environment
-from tasks.environments.base import Step, Task
+from tasks.environments.base import EpisodeFailed, Step, Task
 from tasks.environments.checks import faults_of
 
 pytest.importorskip(
@@ -56,6 +56,13 @@ def test_an_answer_that_the_scorer_can_not_read_is_an_invalid_action() -> None:
 def test_a_scorer_that_takes_anything_for_right_is_a_fault() -> None:
     faults = faults_of(ReasoningGym("game_of_life_halting"))
     assert any("takes 'no answer' for a success" in fault for fault in faults)
+
+
+def test_a_question_that_takes_too_long_is_a_failed_episode_and_a_fault() -> None:
+    hurried = ReasoningGym("gcd", seconds=1e-6)
+    with pytest.raises(EpisodeFailed, match=r"score:question.* given 1e-06 s of CPU time"):
+        asyncio.run(hurried.reset(hurried.tasks("eval")[0]))
+    assert len(faults_of(hurried)) == 1
 
 
 def test_a_seed_makes_a_question_and_the_configuration_shapes_it() -> None:

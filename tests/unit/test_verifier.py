@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tasks.environments.base import EpisodeFailed
 from tasks.environments.verifier import Verified, VerifierUnusable, compute, verify
 
 
@@ -60,7 +61,7 @@ def test_sets_have_one_order_in_every_process() -> None:
     for _ in range(3):
         check("ends")
     assert order() == first
-    with pytest.raises(VerifierUnusable, match=r"verifiers:ends\('a',\): ended with exit code 3"):
+    with pytest.raises(EpisodeFailed, match=r"verifiers:ends\('a',\): ended with exit code 3"):
         asyncio.run(compute("tests.support.verifiers:ends", "a", seconds=2))
 
 

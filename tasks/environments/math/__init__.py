@@ -14,7 +14,6 @@ from tasks.environments.base import ActionFormat, Step, Task
 from tasks.environments.math.problems import SHIPPED, Problem, load_problems
 from tasks.environments.verifier import Verified, verify
 
-LONGEST = 400  # characters of an answer; a longer one is none
 HELD_OUT = 5  # one problem of so many, chosen by its id, where no file for evaluation is given
 WRONG = "-987654321.125"  # nobody's answer
 _ENDINGS = {1.0: "The answer is correct.", 0.0: "The answer is not correct."}
@@ -31,6 +30,7 @@ class Math:
         eval_problems: the held-out problems; by default a fifth of `problems`.
         levels: use these alone, in both splits (MATH500-Hard: [5]).
         subjects: likewise.
+        longest: characters of an answer; a longer one is none, and structured output writes none.
         seconds: CPU time for checking an answer.
 
     Raises:
@@ -40,9 +40,6 @@ class Math:
     name = "math"
     instructions = (
         "Solve the problem. Reason step by step in the thought; the action is the final answer alone."
-    )
-    action_format = ActionFormat(
-        r"[^\n]{1,200}", "the final answer alone, plain or in LaTeX, for example \\frac{3}{4}"
     )
     templates: Mapping[str, Path] = {}
     replayable = True
@@ -54,6 +51,7 @@ class Math:
         eval_problems: str | None = None,
         levels: Sequence[int] | None = None,
         subjects: Sequence[str] | None = None,
+        longest: int = 200,
         seconds: float = 5.0,
     ) -> None:
         named = {"problems": problems or str(SHIPPED), "eval_problems": eval_problems}
@@ -64,7 +62,10 @@ class Math:
         self._known = _splits(
             stamps, tuple(levels) if levels else None, tuple(subjects) if subjects else None
         )
-        self._seconds = seconds
+        self.action_format = ActionFormat(
+            rf"[^\n]{{1,{longest}}}", "the final answer alone, plain or in LaTeX, for example \\frac{3}{4}"
+        )
+        self._longest, self._seconds = longest, seconds
 
     def problems(self, split: Split) -> Sequence[Problem]:
         """The problems of a split."""
@@ -79,8 +80,8 @@ class Math:
 
     async def step(self, action: str) -> Step:
         answer = action.strip()
-        if not answer or len(answer) > LONGEST:
-            return Step(f"That is no answer of 1 to {LONGEST} characters.", done=True, valid=False)
+        if not answer or len(answer) > self._longest:
+            return Step(f"That is no answer of 1 to {self._longest} characters.", done=True, valid=False)
         checked = await self._check(self._problem, answer)
         ending = _ENDINGS[checked.score]
         return checked.failure or Step(ending, checked.score, done=True, success=checked.score == 1.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.rows import Split
-from tasks.environments.base import ActionFormat, Step, Task
+from tasks.environments.base import ActionFormat, EpisodeFailed, Step, Task
 from tasks.environments.verifier import Verified, compute, verify
 
 LONGEST = 4000  # characters of an answer; a longer one is none
@@ -98,7 +98,10 @@ class ReasoningGym:
     def validate(self) -> list[str]:
         """The first questions of each split: a seed makes the same one twice, none is in both splits, the answer that
         the package states for it is a success (for some tasks it states none), and a text that is no answer is not."""
-        return asyncio.run(self._faults())
+        try:
+            return asyncio.run(self._faults())
+        except EpisodeFailed as failure:  # its first question that can't be made
+            return [f"{self.name}: {failure}"]
 
     async def _faults(self) -> list[str]:
         some = [*self.tasks("train")[:CHECKED], *self.tasks("eval")[:CHECKED]]
