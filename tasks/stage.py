@@ -139,8 +139,7 @@ class Resolver:
                     f"replay.from_runs: no other run '{run}' with a committed rollout is under this data root; "
                     "correct the name, or play it first"
                 )
-            here = self.config.environment.model_dump(mode="json")
-            if any(c.manifest.determinants.config.get("environment") != here for c in others):
+            if not all(map(self._fits, others)):
                 raise StageFailed(
                     f"replay.from_runs: run '{run}' was played on another environment, or with other options, than "
                     "this run's `environment`; remove it"
@@ -152,6 +151,14 @@ class Resolver:
                 f"{self.config.run} (or name the run that has them in replay.from_runs)"
             )
         return parts
+
+    def _fits(self, rollout: Committed) -> bool:
+        """Whether another run's episodes are of this run's environment: played in it with the same options, or
+        imported, which depends on none."""
+        made, here = rollout.manifest.determinants.config, self.config.environment.model_dump(mode="json")
+        if "logged" in made:
+            return bool(made["environment"]["name"] == here["name"])
+        return bool(made.get("environment") == here)
 
     def _same_environment(self, rollout: Committed) -> None:
         """Refuse this run's own episodes of another environment: they were imported, or the configuration changed."""

@@ -18,27 +18,49 @@ NAME = "logged"
 RESPOND = "respond"
 """Name of the call that speaks to the user; its argument is `content`."""
 
-_CALL = r'\{"name": "[^"\n]+", "arguments": \{[^\n]*\}\}'
-FORMAT = ActionFormat(
-    rf'(?:{_CALL}|\[\{{"name": "[^\n]*\}}\}}\])',
-    'one call as JSON on one line, {"name": ..., "arguments": {...}}: a tool with its arguments, or '
-    f'{RESPOND} with the argument "content", which is said to the user; several tools at once as a list of calls',
-)
+
+def call_format(longest: int | None = None) -> ActionFormat:
+    """How a call is written, or several as a list: JSON as `json.dumps` spaces it, on one line. Values within lists and
+    objects are left to `Logged.accepts`, so that the expression stays short.
+
+    Args:
+        longest: characters of a text, list or object in a call, at most.
+    """
+    times = "*" if longest is None else f"{{0,{longest}}}"
+    text = rf'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{{4}}){times}"'
+    value = rf"(?:{text}|-?[0-9][0-9.eE+-]{{0,30}}|true|false|null|\[[^\n]{times}\]|\{{[^\n]{times}\}})"
+    argument = f"{text}: {value}"
+    call = rf'\{{"name": {text}, "arguments": \{{(?:{argument}(?:, {argument})*)?\}}\}}'
+    return ActionFormat(
+        rf"(?:{call}|\[{call}(?:, {call})*\])",
+        'one call as JSON on one line, {"name": ..., "arguments": {...}}: a tool with its arguments, or '
+        f'{RESPOND} with the argument "content", which is said to the user; several tools at once as a list of calls',
+    )
+
+
+FORMAT = call_format()
 
 
 class Logged:
-    """The stand-in for an environment in a run that trains on imported episodes (`rollout: none`)."""
+    """The stand-in for an environment in a run that trains on imported episodes (`rollout: none`).
+
+    Args:
+        longest: characters of a text, list or object in a call that the policy may write, at most; for a small model,
+            which ends none by itself. Empty: any number. Logged actions may be longer.
+    """
 
     name = NAME
     instructions = (
         "You are an agent that helps a user by the instructions that stand first in the conversation. In each turn you "
         "either call a tool or speak to the user."
     )
-    action_format = FORMAT
     templates: Mapping[str, Path] = {}
     replayable = False
     markov = False
     unplayable = "environment logged stands for conversations that were imported: it can't be played"
+
+    def __init__(self, longest: int | None = None) -> None:
+        self.action_format = call_format(longest) if longest is not None else FORMAT
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """None: episodes name their own."""

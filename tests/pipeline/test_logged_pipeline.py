@@ -88,7 +88,8 @@ def test_imports_of_another_run_are_replayed_by_name(
     offline: Callable[..., Config], store: Store, iterate: Iterate, log: Path
 ) -> None:
     import_log(store, "log", log, "openai-chat")
-    config = offline(replay={"transitions": 10, "from_runs": ["log"]})
+    environment = {"name": "logged", "options": {"longest": 50}}  # which imports do not depend on
+    config = offline(replay={"transitions": 10, "from_runs": ["log"]}, environment=environment)
     drawn = iterate(config)[0].committed.scan("replay_samples").collect()
     assert drawn["transition_id"].str.starts_with("log/00000/").all()
 
