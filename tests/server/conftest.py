@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -104,7 +105,13 @@ class LocalStack:
         return self.run(flow_run)
 
     def retry(self, flow_run: str, seconds: float = 180) -> dict[str, Any]:
-        """Retry a flow run as a user would, and wait for the second attempt's end."""
+        """Retry a flow run as a user would, and wait for the second attempt's end.
+
+        The first attempt's process must be gone: Prefect calls the run crashed when a process ends with an error, also
+        where a retry was scheduled between the run's failure and its process's end.
+        """
+        process = int(self.run(flow_run)["infrastructure_pid"].split(":")[-1])
+        wait_until(lambda: not psutil.pid_exists(process), 60, f"the end of process {process}")
         self.prefect("flow-run", "retry", flow_run)
         deadline = time.monotonic() + seconds
         while (now := self.run(flow_run))["run_count"] < 2:
