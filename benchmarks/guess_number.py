@@ -152,12 +152,8 @@ HEAD = (
 )
 
 
-async def experiment(data: Path, minutes: float) -> None:
-    """Warm start, its evaluation, iterations; a line each."""
-    file = data / "guess_number.parquet"
-    if not file.exists():
-        data.mkdir(parents=True, exist_ok=True)
-        demonstrations(160, 0).write_parquet(file)
+async def experiment(data: Path, file: Path, minutes: float) -> None:
+    """Warm start on a file of demonstrations, its evaluation, iterations; a line each."""
     store = Store(data)
     content = load_config(CONFIG).model_dump()
     content["warm_start"]["file"] = str(file)
@@ -184,7 +180,11 @@ def main(
     data: Annotated[Path, typer.Option(help="data root")] = OUT / "guess_number",
 ) -> None:
     """Run the experiment; started again, it goes on where it stopped."""
-    asyncio.run(experiment(data, minutes))
+    file = data / "guess_number.parquet"
+    if not file.exists():
+        data.mkdir(parents=True, exist_ok=True)
+        demonstrations(160, 0).write_parquet(file)
+    asyncio.run(experiment(data, file, minutes))
 
 
 if __name__ == "__main__":
