@@ -33,6 +33,7 @@ from tasks.roles import predict_futures
 
 CONFIG = "configs/guess_number_smollm2.yaml"
 JUDGED = 128
+ROWS = 80  # demonstrations of each role
 
 
 @dataclass
@@ -183,7 +184,7 @@ def main(
     file = data / "guess_number.parquet"
     if not file.exists():
         data.mkdir(parents=True, exist_ok=True)
-        demonstrations(160, 0).write_parquet(file)
+        demonstrations(ROWS, 0).write_parquet(file)
     asyncio.run(experiment(data, file, minutes))
 
 
