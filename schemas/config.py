@@ -157,7 +157,7 @@ class EnvironmentSection(Section):
     """What is played."""
 
     name: str = Field("textarena", description="a built-in name, or an import path 'module:factory'")
-    options: dict[str, Any] = Field({"game": "GuessTheNumber-v0"}, description="arguments of the environment")
+    options: dict[str, Any] = Field({}, description="arguments of the environment")
     reward: Literal["success", "game"] = Field(
         "success", description="what r is: 1 for the environment's own success, or its own (shaped) reward"
     )
