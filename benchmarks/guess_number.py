@@ -9,6 +9,7 @@ to benchmarks/out/guess_number.json, is a table without bars: a null result is a
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -32,6 +33,7 @@ from tasks.pipeline import stages_of
 from tasks.roles import predict_futures
 
 CONFIG = "configs/guess_number_smollm2.yaml"
+NUMBER = re.compile(r"\[(\d+)\]")
 JUDGED = 128
 ROWS = 80  # demonstrations of each role
 
@@ -97,7 +99,9 @@ async def critic_fidelity(store: Store, config: Config, iteration: int) -> tuple
         form = ctx.environment.action_format
 
         def guessed(text: str) -> int:
-            return int(read_action(text, form).action.strip("[]"))
+            # As the game does: the first number in brackets of the action, whatever stands around it.
+            found = NUMBER.search(read_action(text, form).action)
+            return int(found[1]) if found else 0
 
         async def one(row: tuple[str, str, str]) -> tuple[bool, bool, bool]:
             identity, text, seen = row
