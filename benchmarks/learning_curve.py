@@ -73,7 +73,7 @@ def spawn(arguments: Sequence[str], log: Path) -> None:
 
 def run_job(one: Job) -> list[Measured]:
     """Run a job and read what it measured."""
-    one.data.mkdir(exist_ok=True)
+    one.data.mkdir(parents=True, exist_ok=True)
     path = one.data / f"{one.name}.json"
     path.write_text(json.dumps({**asdict(one), "data": str(one.data)}))
     spawn(["benchmarks.lake_run", str(path)], path.with_suffix(".log"))

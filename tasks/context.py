@@ -35,7 +35,7 @@ from tasks.progress import Progress
 from tasks.seeding import derive_seed
 from tasks.speaker import SPEAKER, Speaker
 from tasks.stage import Inputs
-from tasks.window import NOTHING, Dropped, Prompt, Window, fit
+from tasks.window import Prompt, Window, fit
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -239,28 +239,26 @@ class StageContext:
         self,
         role: Asked,
         template: str,
-        messages: tuple[Message, ...],
+        prompt: Prompt,
         *,
         use: str | None,
         item: str,
         sample: int = 0,
         regex: str | None = None,
         digest: str | None = None,
-        dropped: Dropped = NOTHING,
     ) -> Answer:
         """One completion of a role, or of the environment's speaker.
 
         Args:
             role: whose engine and sampling parameters.
-            template: the template the messages were rendered from; its digest goes into the row.
-            messages: the chat.
+            template: the template the prompt was rendered from; its digest goes into the row.
+            prompt: the chat, and what was left out of it, which is recorded.
             use: key of `inputs.adapters`: which version of the model in training plays, if the role's
                 engine has no model of its own; None: the base model.
             item: what this text is for; with the stage, iteration, template and sample it keys the random
             stream. sample: number of the sample where several are drawn for one item.
             regex: the format to hold to, used where the role is configured `structured`.
             digest: of a prompt that was rendered from no template.
-            dropped: what was left out of the messages; recorded.
 
         Returns:
             An answer; a failed request is an answer with an error, other exceptions propagate.
@@ -272,7 +270,7 @@ class StageContext:
         sampling = Sampling(section.temperature, section.top_p, section.max_tokens, seed)
         tools = self.policy_tools if role == "policy" else ()
         request = Request(
-            messages,
+            prompt.messages,
             sampling,
             self.inputs.adapters.get(use) if trained and use else None,
             regex if section.structured else None,
@@ -306,8 +304,8 @@ class StageContext:
             prompt_tokens=completion.prompt_tokens if completion else 0,
             completion_tokens=completion.completion_tokens if completion else 0,
             finish_reason=completion.finish_reason if completion else "error",
-            dropped_turns=dropped.turns,
-            dropped_chars=dropped.chars,
+            dropped_turns=prompt.dropped.turns,
+            dropped_chars=prompt.dropped.chars,
         )
         return Answer(text.strip(), reasoning, generation, completion, error)
 

@@ -47,9 +47,7 @@ async def sample_action(
             return _uniform_action(ctx.environment, state, stream)
     regex = action_regex(form, ctx.role("policy").line_chars)
     prompt = ctx.prompt("policy", "policy", state=state)
-    answer = await ctx.ask(
-        "policy", "policy", prompt.messages, use=use, item=item, regex=regex, dropped=prompt.dropped
-    )
+    answer = await ctx.ask("policy", "policy", prompt, use=use, item=item, regex=regex)
     return answer, read_action(answer.text, form)
 
 
@@ -77,16 +75,7 @@ async def predict_futures(
     regex = future_regex(ctx.role("predict").line_chars)
 
     async def one(sample: int) -> tuple[Answer, Described]:
-        answer = await ctx.ask(
-            "predict",
-            "predict",
-            prompt.messages,
-            use=use,
-            item=item,
-            sample=sample,
-            regex=regex,
-            dropped=prompt.dropped,
-        )
+        answer = await ctx.ask("predict", "predict", prompt, use=use, item=item, sample=sample, regex=regex)
         return answer, read_future(answer.text)
 
     return list(await asyncio.gather(*(one(number) for number in range(count))))
@@ -139,9 +128,7 @@ async def back_up(ctx: StageContext, backup: Backup, *, use: str, item: str) -> 
     """d ~ B(.|s,a,r,s',a',d'): a thought, then the description."""
     prompt = backup_prompt(ctx, backup)
     regex = future_regex(ctx.role("bootstrap").line_chars)
-    answer = await ctx.ask(
-        "bootstrap", "bootstrap", prompt.messages, use=use, item=item, regex=regex, dropped=prompt.dropped
-    )
+    answer = await ctx.ask("bootstrap", "bootstrap", prompt, use=use, item=item, regex=regex)
     return answer, read_future(answer.text)
 
 
@@ -165,9 +152,7 @@ async def judge(
     """q ~ E(.|s,a,d1..dk)."""
     prompt = judge_prompt(ctx, state, action_text, futures)
     regex = verdict_regex(ctx.role("evaluate").line_chars)
-    answer = await ctx.ask(
-        "evaluate", "evaluate", prompt.messages, use=use, item=item, regex=regex, dropped=prompt.dropped
-    )
+    answer = await ctx.ask("evaluate", "evaluate", prompt, use=use, item=item, regex=regex)
     return answer, read_verdict(answer.text)
 
 
@@ -190,9 +175,7 @@ async def refine(
     form = ctx.environment.action_format
     prompt = refine_prompt(ctx, state, attempts)
     regex = action_regex(form, ctx.role("refine").line_chars)
-    answer = await ctx.ask(
-        "refine", "refine", prompt.messages, use=use, item=item, regex=regex, dropped=prompt.dropped
-    )
+    answer = await ctx.ask("refine", "refine", prompt, use=use, item=item, regex=regex)
     return answer, read_action(answer.text, form)
 
 
@@ -203,15 +186,7 @@ async def choose(
     of them."""
     prompt = ctx.prompt("refine", "choose", state=state, attempts=attempts)
     numbers = "|".join(str(n + 1) for n in range(len(attempts)))
-    answer = await ctx.ask(
-        "refine",
-        "choose",
-        prompt.messages,
-        use=use,
-        item=item,
-        regex=f"(?:{numbers})",
-        dropped=prompt.dropped,
-    )
+    answer = await ctx.ask("refine", "choose", prompt, use=use, item=item, regex=f"(?:{numbers})")
     named = answer.text.strip().rstrip(".")
     return answer, int(named) - 1 if named.isdecimal() and 0 < int(named) <= len(attempts) else None
 
@@ -221,7 +196,5 @@ async def rewrite(
 ) -> Rewrite:
     """One rewrite of a thought by the corrector; an empty text when the request failed."""
     prompt = ctx.prompt("correct", template, **variables)
-    answer = await ctx.ask(
-        "correct", template, prompt.messages, use=use, item=item, sample=attempt, dropped=prompt.dropped
-    )
+    answer = await ctx.ask("correct", template, prompt, use=use, item=item, sample=attempt)
     return Rewrite(read_rewrite(answer.text), answer.generation, answer.reasoning)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tasks.engines.base import Message
 from tasks.environments.base import SpeakerFailed
+from tasks.window import Prompt
 
 if TYPE_CHECKING:
     from tasks.context import StageContext
@@ -34,7 +35,7 @@ class Speaker:
         digest = hashlib.sha256(json.dumps(messages[:1], sort_keys=True).encode()).hexdigest()[:12]
         key = f"{self._episode}/{item}"
         answer = await self._context.ask(
-            SPEAKER, SPEAKER, messages, use=None, item=key, regex=regex, digest=digest
+            SPEAKER, SPEAKER, Prompt(messages), use=None, item=key, regex=regex, digest=digest
         )
         if answer.error is not None:
             raise SpeakerFailed(f"environment.speaker: {answer.error}")

@@ -129,7 +129,7 @@ def import_log(
             run=run,
             iteration=iteration,
             config={
-                "environment": EnvironmentSection(name=NAME, options={}).model_dump(mode="json"),
+                "environment": EnvironmentSection(name=NAME).model_dump(mode="json"),
                 NAME: {"file": digest, "format": how, "tools": tools or []},
             },
             prompts={},

@@ -3,7 +3,7 @@
 import random
 import re
 
-from tasks.engines.base import EngineError, Request, ScoreRequest, Scores
+from tasks.engines.base import EngineError, Request
 from tests.support.arena_players import STEPS
 from tests.support.rules import number_game, role_of
 
@@ -32,11 +32,7 @@ def player(request: Request) -> str:
     return number_game(request)
 
 
-def _score(request: ScoreRequest) -> Scores:
-    return Scores(tuple(tuple(-0.25 for _ in segment.encode()) for segment in request.segments))
-
-
-player.score = _score  # type: ignore[attr-defined]
+player.score = number_game.score  # type: ignore[attr-defined]
 
 
 def opponent(request: Request) -> str:

@@ -1,6 +1,6 @@
 """Scripted players and oracles of 20 Questions, for tests."""
 
-from tasks.engines.base import Request, ScoreRequest, Scores
+from tasks.engines.base import Request
 from tests.support.rules import number_game, role_of
 
 ASKED = (
@@ -21,11 +21,7 @@ def player(request: Request) -> str:
     return number_game(request)
 
 
-def _score(request: ScoreRequest) -> Scores:
-    return Scores(tuple(tuple(-0.25 for _ in segment.encode()) for segment in request.segments))
-
-
-player.score = _score  # type: ignore[attr-defined]
+player.score = number_game.score  # type: ignore[attr-defined]
 
 
 def oracle(request: Request) -> str:
