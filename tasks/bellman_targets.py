@@ -195,7 +195,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="bellman-targets",
-    version=2,
+    version=3,
     pool="inference",
     tables=(ReplaySample, BellmanTarget),
     config=("environment", "replay", "rollout.uniform_until", "backup.draws"),

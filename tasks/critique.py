@@ -83,7 +83,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="critique",
-    version=3,
+    version=4,
     pool="inference",
     tables=(Critique, Future),
     config=(

@@ -115,7 +115,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="evaluation",
-    version=4,
+    version=5,
     pool="inference",
     tables=(Episode, Transition, Evaluation, Retention),
     config=(

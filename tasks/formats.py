@@ -8,8 +8,19 @@ from dataclasses import dataclass
 
 from tasks.environments.base import ActionFormat
 
-_ACTION = re.compile(r"\s*(?:Thought:\s*(?P<thought>.*?)\s*)?Action:\s*(?P<action>.*?)\s*", re.DOTALL)
-_FUTURE = re.compile(r"\s*(?:Thought:\s*(?P<thought>.*?)\s*)?Future:\s*(?P<future>.*?)\s*", re.DOTALL)
+
+def _thought_then(name: str) -> tuple[re.Pattern[str], ...]:
+    """An optional thought, then a part `name`: where one begins a line, it is meant; a thought may speak of it too.
+
+    Written so that no text takes more than linear time: white space is stripped afterwards.
+    """
+    return tuple(
+        re.compile(rf"\s*+(?:Thought:(?P<thought>.*?){gap})?{name}:(?P<part>.*)", re.DOTALL)
+        for gap in (r"\n[ \t]*+", "")
+    )
+
+
+_ACTION, _FUTURE = _thought_then("Action"), _thought_then("Future")
 _VERDICT = re.compile(
     r"\s*Optimal:\s*(?P<optimal>yes|no)\b[\s.]*(?:Reason:\s*)?(?P<reason>.*?)\s*", re.DOTALL | re.IGNORECASE
 )
@@ -18,6 +29,12 @@ _REWRITE = re.compile(
     r"\s*(?:(?:the\s+)?(?:new\s+|rewritten\s+)?(?:thought|statement|conjecture)\s*:)?\s*(?P<thought>[^\n]*)",
     re.I,
 )
+
+
+def _split(text: str, patterns: tuple[re.Pattern[str], ...]) -> tuple[str, str] | None:
+    """Thought (or "") and the other part of a text; None where the other part is missing."""
+    match = next((found for pattern in patterns if (found := pattern.fullmatch(text))), None)
+    return match and ((match["thought"] or "").strip(), match["part"].strip())
 
 
 def _line(chars: int) -> str:
@@ -52,13 +69,11 @@ def verdict_regex(chars: int) -> str:
 
 def read_action(text: str, form: ActionFormat) -> Action:
     """Split an action into thought and environment action; not valid where either part lacks its format."""
-    match = _ACTION.fullmatch(text)
-    if match is None:
+    parts = _split(text, _ACTION)
+    if parts is None:
         return Action("", text.strip(), valid=False)
-    action = match["action"]
-    return Action(
-        match["thought"] or "", action, valid=re.fullmatch(form.reads or form.regex, action) is not None
-    )
+    thought, action = parts
+    return Action(thought, action, valid=re.fullmatch(form.reads or form.regex, action) is not None)
 
 
 def write_action(thought: str, action: str) -> str:
@@ -78,10 +93,10 @@ class Described:
 
 def read_future(text: str) -> Described:
     """Split a predicted or backed-up future."""
-    match = _FUTURE.fullmatch(text)
-    if match is None or not match["future"]:
+    parts = _split(text, _FUTURE)
+    if parts is None or not parts[1]:
         return Described("", text.strip(), malformed=True)
-    return Described(match["thought"] or "", match["future"], malformed=False)
+    return Described(*parts, malformed=False)
 
 
 def future_segments(thought: str, description: str) -> tuple[str, str]:

@@ -73,7 +73,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="refinement",
-    version=4,
+    version=5,
     pool="inference",
     tables=(Refinement, Critique, Future),
     config=(

@@ -177,7 +177,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="rollout",
-    version=2,
+    version=3,
     pool="inference",
     tables=(Episode, Transition),
     config=("environment", "rollout"),

@@ -37,6 +37,14 @@ def test_an_action_without_its_format_is_not_valid_and_nothing_is_made_up(text: 
     assert found.action in text
 
 
+def test_a_thought_may_speak_of_an_action() -> None:
+    text = "Thought: I could say Action: [3], but\nAction: [4]"
+    assert read_action(text, NUMBER) == Action("I could say Action: [3], but", "[4]", valid=True)
+    assert read_action("Thought: on one line Action: [4]", NUMBER) == Action("on one line", "[4]", valid=True)
+    future = read_future("Thought: no Future: x\nFuture: y")
+    assert (future.thought, future.description) == ("no Future: x", "y")
+
+
 def test_a_future_without_its_format_is_marked() -> None:
     assert read_future("Thought: a\nFuture: b c").description == "b c"
     whole = read_future("it will go well")
