@@ -3,9 +3,9 @@
     python -m benchmarks.small_model [NAME ...] [--logged FILE] [--data DIR]
 
 For each configuration named (all, by default) it runs `nlac iterate --config configs/NAME.yaml`, the command of
-README's table, and reads what was committed: a row of the table each. `logged` imports FILE first (nlac import, openai-chat).
-Figures go to benchmarks/out/small_model.json; started again, what is committed already is reused. No bars but one: the
-iteration ends.
+README's table, and reads what was committed: a row of the table each. `logged` imports FILE first (nlac import,
+openai-chat). Figures go to benchmarks/out/small_model.json; started again, what is committed already is reused. No
+bars but one: the iteration ends.
 """
 
 import subprocess
