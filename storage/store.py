@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,8 @@ from pydantic import ValidationError
 from schemas.manifest import Current, CurrentEntry, Manifest, folder_name
 from schemas.rows import TABLES
 from storage.files import fsync, fsync_tree, replace_text, sha256_file
-from storage.tables import TableError, scan_table
+from storage.footers import TableError
+from storage.tables import scan_table, scan_tables
 
 
 class StoreError(Exception):
@@ -61,6 +62,11 @@ class Committed:
                 )
             if content and sha256_file(path) != entry.sha256:
                 raise StoreError(f"{path}: its sha256 is not the manifest's; {remedy}")
+
+
+def scan_parts(parts: Sequence[Committed], table: str) -> pl.LazyFrame:
+    """The same table of several folders as one lazy frame, in their order; see `storage.tables.scan_tables`."""
+    return scan_tables([c.path / c.manifest.tables[table].file for c in parts], TABLES[table])
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from schemas.frames import frame_schema
 from schemas.manifest import TableEntry
 from schemas.rows import Row
-from storage.tables import ROW_GROUP, STAMP, TableDigest, schema_stamp
+from storage.footers import STAMP, schema_stamp
+from storage.tables import ROW_GROUP, TableDigest
 
 PIECE_CHARS = 16 << 20
 """Text held at once, characters: rows with long texts make smaller row groups than ROW_GROUP."""

@@ -2,26 +2,16 @@
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
-import pyarrow.parquet as pq
 
 from schemas.frames import frame_schema
 from schemas.rows import Row
+from storage.footers import STAMP, TableError, read_stamp, schema_stamp
 
 ROW_GROUP = 8192
-STAMP = "nlac.schema"
-
-
-class TableError(Exception):
-    """A table file is missing, truncated, of another table, or not what its manifest says."""
-
-
-def schema_stamp(model: type[Row]) -> str:
-    """`name@version`, as it stands in the Parquet footer."""
-    return f"{model.TABLE}@{model.VERSION}"
 
 
 def write_table(path: Path, model: type[Row], frame: pl.DataFrame) -> None:
@@ -73,40 +63,29 @@ def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
         yield frame.slice(start, ROW_GROUP).rechunk().clone().select(pl.all().gather(pl.int_range(pl.len())))
 
 
-def read_stamp(path: Path) -> str:
-    """The `name@version` in a file's footer.
+def scan_tables(paths: Sequence[Path], model: type[Row]) -> pl.LazyFrame:
+    """A lazy frame over files of one table, in their order, with the model's current columns; columns an older file
+    lacks are NULL.
 
     Raises:
-        TableError: not a whole Parquet file, or not one of ours.
+        TableError: a file is unreadable, holds another table, or is of a newer version than this program.
     """
-    try:
-        metadata = pq.read_metadata(path).metadata or {}
-    except (OSError, ValueError) as error:
-        raise TableError(
-            f"{path}: not a readable Parquet file ({error}); recompute the stage with force=true"
-        ) from error
-    stamp = metadata.get(STAMP.encode())
-    if stamp is None:
-        raise TableError(f"{path}: no {STAMP} in its footer, so it was not written by nlac")
-    return str(stamp, "utf-8")
-
-
-def scan_table(path: Path, model: type[Row]) -> pl.LazyFrame:
-    """A lazy frame with the model's current columns; columns an older file lacks are NULL.
-
-    Raises:
-        TableError: the file is unreadable, holds another table, or is of a newer version than this program.
-    """
-    name, _, version = read_stamp(path).partition("@")
-    if name != model.TABLE or int(version) > model.VERSION:
-        raise TableError(
-            f"{path}: holds {name}@{version}, this program reads {schema_stamp(model)} and older"
-        )
+    for path in paths:
+        name, _, version = read_stamp(path).partition("@")
+        if name != model.TABLE or int(version) > model.VERSION:
+            raise TableError(
+                f"{path}: holds {name}@{version}, this program reads {schema_stamp(model)} and older"
+            )
     return pl.scan_parquet(
-        path,
+        list(paths),
         schema=frame_schema(model),
         missing_columns="insert",
         cast_options=pl.ScanCastOptions(
             missing_struct_fields="insert"
         ),  # fields that a Generation has gained
     )
+
+
+def scan_table(path: Path, model: type[Row]) -> pl.LazyFrame:
+    """A lazy frame over one file; see scan_tables."""
+    return scan_tables([path], model)

@@ -21,8 +21,8 @@ from schemas.manifest import TableEntry
 from schemas.rows import TABLES
 from storage.catalog import AdapterRow, ProblemRow, StageRow, columns_schema
 from storage.folders import Folder, folders
+from storage.footers import TableError, read_stamp
 from storage.store import Committed, Store
-from storage.tables import TableError, read_stamp
 
 SUPERSEDED = "superseded"
 

@@ -2,7 +2,6 @@
 made."""
 
 import platform
-from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from importlib import metadata
@@ -11,8 +10,8 @@ from pathlib import Path
 from schemas.frames import to_frame
 from schemas.manifest import AdapterEntry, Determinants, FileEntry, Lineage, Manifest, TableEntry, folder_name
 from storage.files import sha256_file
+from storage.staged import stage_table
 from storage.store import Committed, Store
-from storage.tables import schema_stamp, table_digest, write_table
 from tasks.stage import Output, Stage
 from tasks.training.adapters import adapter_digest
 
@@ -51,21 +50,10 @@ def commit_output(
     """
     if set(output.tables) != {model.TABLE for model in stage.tables}:
         raise ValueError(f"{stage.name} gave tables {sorted(output.tables)}, it declares others")
-    tables = {}
-    for model in stage.tables:
-        rows = output.tables[model.TABLE]
-        frame = to_frame(model, rows)
-        file = f"{model.TABLE}.parquet"
-        write_table(workdir / file, model, frame)
-        statuses = Counter(row.status for row in rows)
-        tables[model.TABLE] = TableEntry(
-            file=file,
-            schema_version=schema_stamp(model),
-            rows=len(rows),
-            rejected=len(rows) - statuses["ok"],
-            statuses=dict(sorted(statuses.items())),
-            digest=table_digest(frame),
-        )
+    tables = {
+        model.TABLE: stage_table(workdir, model, to_frame(model, output.tables[model.TABLE]))
+        for model in stage.tables
+    }
     return commit_folder(
         store,
         workdir,

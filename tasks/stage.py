@@ -9,7 +9,7 @@ import polars as pl
 
 from schemas.config import Config
 from schemas.rows import TABLES, Row
-from storage.store import Committed
+from storage.store import Committed, scan_parts
 from tasks.engines.base import Adapter
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Inputs:
 
     def scan(self, table: str) -> pl.LazyFrame:
         """All committed parts of an input table as one lazy frame."""
-        return pl.concat([c.scan(table) for c in self.tables[table]])
+        return scan_parts(self.tables[table], table)
 
     def rows(self, table: str) -> list[Any]:
         """The same, as row models."""

@@ -9,7 +9,8 @@ from schemas.manifest import AdapterEntry, Determinants, FileEntry, Manifest, Ta
 from schemas.rows import TABLES, Row
 from storage.files import sha256_file
 from storage.store import Committed, Store
-from storage.tables import schema_stamp, table_digest, write_table
+from storage.footers import schema_stamp
+from storage.tables import table_digest, write_table
 from tasks.determinants import fingerprint_of
 
 

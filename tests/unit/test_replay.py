@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from storage.last_values import LastValues
 from storage.replay import draw_replay, importance_weights, latest_priorities, priority_probabilities
 
 
@@ -78,8 +79,25 @@ def test_the_newest_score_counts_and_kinds_do_not_mix() -> None:
             ("c", 1, 2.0, "kl_bound"),
         ]
     )
-    newest = {row["transition_id"]: row["priority"] for row in latest_priorities(rows).iter_rows(named=True)}
-    assert newest == {"a": 1.0, "c": 2.0}
+    for order in (rows, rows.reverse()):
+        kind, newest = latest_priorities(order)
+        found = newest.of(pl.Series(["a", "b", "c", "d"]).hash().to_numpy()).tolist()
+        assert kind == "kl_bound"
+        assert found == [1.0, pytest.approx(np.nan, nan_ok=True), 2.0, pytest.approx(np.nan, nan_ok=True)]
+
+
+def test_the_last_value_of_a_key_counts_also_where_keys_share_a_slot() -> None:
+    # keys 0..9999 are no hashes: many share a slot, so further tables are needed
+    keys = np.tile(np.arange(10_000, dtype=np.uint64), 3)
+    last = LastValues(keys, np.arange(30_000, dtype=float))
+    found = last.of(np.array([0, 9_999, 10_000, 7], np.uint64)).tolist()
+    assert found == [20_000.0, 29_999.0, pytest.approx(np.nan, nan_ok=True), 20_007.0]
+    every = last.of(keys[:10_000])
+    assert np.array_equal(every, np.arange(20_000, 30_000))
+
+
+def test_no_keys_have_no_values() -> None:
+    assert np.isnan(LastValues(np.empty(0, np.uint64), np.empty(0)).of(np.arange(3, dtype=np.uint64))).all()
 
 
 def test_an_empty_replay_says_so() -> None:

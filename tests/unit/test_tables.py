@@ -6,7 +6,8 @@ from pydantic import BaseModel
 
 from schemas.frames import dtype_of, frame_schema, to_frame
 from schemas.rows import TABLES, Generation, Priority, Row, Transition
-from storage.tables import STAMP, TableError, read_stamp, scan_table, schema_stamp, table_digest, write_table
+from storage.footers import STAMP, TableError, read_stamp, schema_stamp
+from storage.tables import scan_table, table_digest, write_table
 
 
 def priority(number: int, **changes: object) -> Priority:
