@@ -209,7 +209,9 @@ def build(root: Path, size: Size) -> Store:
     """
     note, wanted = root / "fixture.json", asdict(size)
     if note.exists() and json.loads(note.read_text()) != wanted:
-        raise ValueError(f"{root}: holds a run of another size ({note.read_text()}); remove it, or name another folder")
+        raise ValueError(
+            f"{root}: holds a run of another size ({note.read_text()}); remove it, or name another folder"
+        )
     root.mkdir(parents=True, exist_ok=True)
     note.write_text(json.dumps(wanted))
     store, texts, scores = Store(root), Texts(), Scores(size)
@@ -262,7 +264,9 @@ def _lists(values: np.ndarray, cuts: np.ndarray) -> pl.Series:
     """Lists out of one array: values[cuts[n]:cuts[n + 1]] each."""
     rows = np.repeat(np.arange(len(cuts) - 1), np.diff(cuts))
     return (
-        pl.DataFrame({"row": rows, "value": values}).group_by("row", maintain_order=True).agg("value")["value"]
+        pl.DataFrame({"row": rows, "value": values})
+        .group_by("row", maintain_order=True)
+        .agg("value")["value"]
     )
 
 

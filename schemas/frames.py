@@ -1,12 +1,11 @@
 """Polars schemas derived from the row models, so that a table's columns are written down once."""
 
-import types
 from collections.abc import Iterable
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 import polars as pl
-from pydantic import BaseModel
 
+from schemas.columns import Kind, kind_of
 from schemas.rows import Row
 
 _SCALARS: dict[Any, pl.DataType] = {
@@ -15,28 +14,16 @@ _SCALARS: dict[Any, pl.DataType] = {
 
 
 def dtype_of(annotation: Any) -> pl.DataType:
-    """Polars type of one field annotation.
+    """Polars type of one field annotation; see `schemas.columns.kind_of`."""
+    return _dtype(kind_of(annotation))
 
-    Args:
-        annotation: a scalar, `list[T]`, `T | None`, a string Literal, or a pydantic model (a struct).
 
-    Raises:
-        TypeError: the annotation has no column type; use one of those above.
-    """
-    if annotation in _SCALARS:
-        return _SCALARS[annotation]
-    origin, args = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return pl.String()
-    if origin in (Union, types.UnionType):
-        inner = [a for a in args if a is not type(None)]
-        if len(inner) == 1:
-            return dtype_of(inner[0])
-    if origin is list:
-        return pl.List(dtype_of(args[0]))
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return pl.Struct({name: dtype_of(f.annotation) for name, f in annotation.model_fields.items()})
-    raise TypeError(f"no column type for {annotation!r}")
+def _dtype(kind: Kind) -> pl.DataType:
+    if isinstance(kind, list):
+        return pl.List(_dtype(kind[0]))
+    if isinstance(kind, dict):
+        return pl.Struct({name: _dtype(inner) for name, inner in kind.items()})
+    return _SCALARS[kind]
 
 
 def frame_schema(model: type[Row]) -> pl.Schema:

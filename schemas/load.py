@@ -3,12 +3,13 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
 
-from schemas.config import Config
+if TYPE_CHECKING:
+    from schemas.config import Config
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_CONFIG = PROJECT_ROOT / "configs" / "default.yaml"
@@ -30,7 +31,7 @@ def find_file(named: str | Path) -> Path:
     return file if file.is_absolute() or file.exists() else PROJECT_ROOT / file
 
 
-def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> "Config":
     """Read a YAML configuration and check every field.
 
     Args:
@@ -55,8 +56,10 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | N
     return parse_config({**(content or {}), **(overrides or {})}, str(file))
 
 
-def parse_config(content: Mapping[str, Any], source: str) -> Config:
+def parse_config(content: Mapping[str, Any], source: str) -> "Config":
     """Check a mapping as a configuration; see load_config."""
+    from schemas.config import Config  # takes longer to import than a small query to answer
+
     try:
         return Config.model_validate(dict(content))
     except ValidationError as error:
@@ -76,6 +79,6 @@ def _explain(source: str, loc: tuple[int | str, ...], kind: str, message: str, v
     return f"{source}: {field}: {said}{shown}; see docs/configuration.md"
 
 
-def dump_config(config: Config) -> str:
+def dump_config(config: "Config") -> str:
     """The resolved configuration as YAML that load_config reads back to an equal one."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -11,16 +11,25 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
-class Determinants(_Record):
+class Place(_Record):
+    """Which stage of which iteration of which run."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    stage: str
+    run: str
+    iteration: int
+
+
+class Determinants(Place):
     """All that determines a stage's output; its sha256 is the fingerprint.
 
     Not here, because they must not cause recomputation: paths, log levels, concurrency, clock times, run ids.
     """
 
-    stage: str
+    model_config = ConfigDict(extra="forbid")
+
     code_version: int = Field(description="the stage's VERSION, raised when its code computes something else")
-    run: str
-    iteration: int
     config: dict[str, Any] = Field(
         description="resolved values of the fields this stage uses, by dotted path"
     )
@@ -56,23 +65,22 @@ class AdapterEntry(_Record):
     digest: str = Field(description="sha256 of its weights and LoRA settings")
 
 
-class Manifest(_Record):
-    """The truth about one committed stage folder; a folder without a valid one does not exist."""
+class Summary(_Record):
+    """What queries need of a manifest: all but what determined the output and what it was computed on, which is most
+    of a manifest's text and grows with the number of iterations before it."""
 
-    manifest_version: int = MANIFEST_VERSION
+    model_config = ConfigDict(extra="ignore")
+
     fingerprint: str
     attempt: int = Field(1, description="2 and up: recomputed by force with the same fingerprint")
-    determinants: Determinants
+    determinants: Place
     tables: dict[str, TableEntry]
     adapters: dict[str, AdapterEntry]
     files: list[FileEntry]
     rows_in: int = Field(description="items the stage set out to process")
-    metrics: dict[str, float] = Field(description="counts and rates, for people and MLflow")
     tokens: int = Field(description="tokens generated, scored or trained on")
     started_at: str = Field(description="UTC, ISO 8601")
     seconds: float
-    packages: dict[str, str] = Field(description="versions of what computed it")
-    machine: str
     prefect_flow_run_id: str | None = None
     mlflow_run_id: str | None = None
 
@@ -92,6 +100,18 @@ class Manifest(_Record):
     def folder(self) -> str:
         """Name of the committed folder."""
         return folder_name(self.fingerprint, self.attempt)
+
+
+class Manifest(Summary):
+    """The truth about one committed stage folder; a folder without a valid one does not exist."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    manifest_version: int = MANIFEST_VERSION
+    determinants: Determinants
+    metrics: dict[str, float] = Field(description="counts and rates, for people and MLflow")
+    packages: dict[str, str] = Field(description="versions of what computed it")
+    machine: str
 
 
 def folder_name(fingerprint: str, attempt: int) -> str:

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-import polars as pl
 from pydantic import BaseModel, Field
 
-from schemas.frames import dtype_of
+from schemas.columns import Kind, kind_of
 from schemas.rows import TABLES, Generation
 
 State = Literal["current", "stale", "superseded"]
@@ -135,7 +134,7 @@ def relations() -> Iterator[Relation]:
     """Every table, in the order of the pipeline, then the views."""
     for name, model in {**TABLES, **VIEWS}.items():
         columns = tuple(
-            Column(field, sql_type(dtype_of(info.annotation)), info.description or "")
+            Column(field, sql_type(info.annotation), info.description or "")
             for field, info in model.model_fields.items()
         )
         meaning = (model.__doc__ or "").split("\n\n")[0]
@@ -144,31 +143,22 @@ def relations() -> Iterator[Relation]:
         )
 
 
-def columns_schema(model: type[BaseModel]) -> pl.Schema:
-    """A view's column names and types."""
-    return pl.Schema({name: dtype_of(info.annotation) for name, info in model.model_fields.items()})
+def columns(model: type[BaseModel]) -> dict[str, str]:
+    """A table's or view's columns and DuckDB's names of their types, in order."""
+    return {name: _sql_type(kind_of(field.annotation)) for name, field in model.model_fields.items()}
 
 
-def sql_type(dtype: pl.DataType) -> str:
-    """DuckDB's name of a column type. Provenance, a struct in many tables, is called GENERATION for short."""
-    if dtype == dtype_of(Generation):
-        return "GENERATION"
-    if isinstance(dtype, pl.List):
-        return f"{sql_type(_instance(dtype.inner))}[]"
-    if isinstance(dtype, pl.Struct):
-        return f"STRUCT({', '.join(f'{f.name} {sql_type(_instance(f.dtype))}' for f in dtype.fields)})"
-    return _SQL_TYPES[dtype]
+def sql_type(annotation: Any) -> str:
+    """DuckDB's name of a field's type. Provenance, a struct in many tables, is called GENERATION for short."""
+    return _sql_type(kind_of(annotation)).replace(_sql_type(kind_of(Generation)), "GENERATION")
 
 
-def _instance(dtype: object) -> pl.DataType:
-    if not isinstance(dtype, pl.DataType):
-        raise TypeError(f"{dtype!r} is not a concrete column type")
-    return dtype
+def _sql_type(kind: Kind) -> str:
+    if isinstance(kind, list):
+        return f"{_sql_type(kind[0])}[]"
+    if isinstance(kind, dict):
+        return f"STRUCT({', '.join(f'{name} {_sql_type(inner)}' for name, inner in kind.items())})"
+    return _SQL_TYPES[kind]
 
 
-_SQL_TYPES: dict[pl.DataType, str] = {
-    pl.String(): "VARCHAR",
-    pl.Int64(): "BIGINT",
-    pl.Float64(): "DOUBLE",
-    pl.Boolean(): "BOOLEAN",
-}
+_SQL_TYPES: dict[type, str] = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN"}

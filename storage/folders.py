@@ -1,18 +1,21 @@
 """Every committed folder of a store, whether or not it still counts."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from schemas.manifest import Current
+from schemas.manifest import Current, Summary
 from storage.catalog import State
-from storage.store import Committed, Store, StoreError, read_manifest
+from storage.store import Store, StoreError, read_summary
 
 
 @dataclass(frozen=True)
 class Folder:
     """A committed stage folder and whether it counts."""
 
-    committed: Committed
+    path: Path
+    manifest: Summary
     state: State
 
 
@@ -24,9 +27,7 @@ def folders(store: Store, problems: list[str]) -> Iterator[Folder]:
         problems: broken `current.json` and manifests are appended here, by name.
     """
     for run in store.runs():
-        stages = sorted(
-            p.name for p in store.run_dir(run).glob("[!.]*") if p.is_dir() and p.name != "iterations"
-        )
+        stages = [name for name in _folders_in(store.run_dir(run)) if name != "iterations"]
         for iteration in store.iterations(run):
             try:
                 current = store.current(run, iteration)
@@ -34,23 +35,30 @@ def folders(store: Store, problems: list[str]) -> Iterator[Folder]:
                 problems.append(str(error))
                 continue
             found = [
-                f for stage in stages for f in _stage_folders(store, run, iteration, stage, current, problems)
+                folder
+                for stage in stages
+                for folder in _stage_folders(store.stage_dir(run, stage, iteration), stage, current, problems)
             ]
-            yield from sorted(found, key=lambda folder: folder.committed.manifest.started_at)
+            yield from sorted(found, key=lambda folder: folder.manifest.started_at)
 
 
-def _stage_folders(
-    store: Store, run: str, iteration: int, stage: str, current: Current, problems: list[str]
-) -> Iterator[Folder]:
-    home, entry = store.stage_dir(run, stage, iteration), current.stages.get(stage)
-    names = {p.name for p in home.glob("[!.]*") if p.is_dir()} | ({entry.folder} if entry else set())
-    for name in sorted(names):
+def _stage_folders(home: Path, stage: str, current: Current, problems: list[str]) -> Iterator[Folder]:
+    entry = current.stages.get(stage)
+    for name in sorted({*_folders_in(home), *([entry.folder] if entry else ())}):
         try:
-            committed = Committed(home / name, read_manifest(home / name))
+            manifest = read_summary(home / name)
         except StoreError as error:
             problems.append(str(error))
             continue
         state: State = "superseded"
         if entry is not None and entry.folder == name:
             state = "stale" if entry.stale else "current"
-        yield Folder(committed, state)
+        yield Folder(home / name, manifest, state)
+
+
+def _folders_in(home: Path) -> list[str]:
+    try:
+        with os.scandir(home) as entries:
+            return sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
+    except FileNotFoundError:
+        return []

@@ -41,7 +41,7 @@ class LastValues:
         return found
 
     def _look_up(self, keys: np.ndarray, found: np.ndarray) -> None:
-        where: np.ndarray | slice = slice(None)
+        where = np.arange(len(keys))
         for level, (bits, slots, theirs, values) in enumerate(self._tables):
             held = np.take(slots, _slots(keys, bits, level))
             # An empty slot is clipped to the last key, which it can't be: that one's slot is not empty.
@@ -50,7 +50,7 @@ class LastValues:
             other = np.flatnonzero(~same & (held != _EMPTY))
             if not len(other):
                 break
-            keys, where = keys[other], other if level == 0 else where[other]
+            keys, where = keys[other], where[other]
 
 
 def _slots(keys: np.ndarray, bits: int, level: int) -> np.ndarray:

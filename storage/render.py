@@ -8,7 +8,6 @@ from contextlib import redirect_stdout
 from typing import BinaryIO, Literal
 
 import duckdb
-import pyarrow.parquet as pq
 
 Format = Literal["table", "csv", "json", "parquet"]
 
@@ -31,6 +30,8 @@ def render(relation: duckdb.DuckDBPyRelation, how: Format, stream: BinaryIO, wid
         duckdb.Error: the query fails while it runs.
     """
     if how == "parquet":
+        import pyarrow.parquet as pq  # takes longer than a small query
+
         reader = relation.to_arrow_reader(BATCH_ROWS)
         with pq.ParquetWriter(stream, reader.schema, compression="zstd") as parquet:
             for batch in reader:

@@ -119,7 +119,8 @@ def latest_priorities(priorities: pl.LazyFrame) -> tuple[str | None, LastValues]
     )
     if not scored["iteration"].is_sorted():
         scored = scored.sort("iteration", maintain_order=True)
-    kind = scored.filter(pl.col("iteration") == pl.col("iteration").last())["priority_kind"].first()
+    newest = scored.filter(pl.col("iteration") == pl.col("iteration").last())
+    kind = str(newest["priority_kind"][0]) if newest.height else None
     if scored["priority_kind"].n_unique() > 1:
         scored = scored.filter(pl.col("priority_kind") == kind)
     return kind, LastValues(scored["key"].to_numpy(), scored["priority"].to_numpy())

@@ -9,20 +9,20 @@
 A view checks sizes and Parquet footers; `nlac verify` compares contents (sha256).
 """
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import duckdb
-import polars as pl
+from pydantic import BaseModel
 
-from schemas.frames import frame_schema
 from schemas.manifest import TableEntry
 from schemas.rows import TABLES
-from storage.catalog import AdapterRow, ProblemRow, StageRow, columns_schema
+from storage.catalog import AdapterRow, ProblemRow, StageRow, columns
 from storage.folders import Folder, folders
 from storage.footers import TableError, read_stamp
-from storage.store import Committed, Store
+from storage.store import Store
 
 SUPERSEDED = "superseded"
 
@@ -87,15 +87,15 @@ def connect(store: Store, problems: list[str] | None = None) -> duckdb.DuckDBPyC
     files = _table_files(found, problems)
     database.execute(f"create schema typed; create schema {SUPERSEDED}")
     for name, model in TABLES.items():
-        _table(database, f"typed.{name}", frame_schema(model), [])
+        database.execute(f"create table typed.{name} ({_columns(model)})")
         database.execute(f"create view {name} as {_select(name, files[name, False])}")
         database.execute(
             f"create view {SUPERSEDED}.{name} as "
             + _select(name, files[name, True], ", parse_filename(parse_dirpath(filename)) as folder")
         )
-    _table(database, "stages", columns_schema(StageRow), (_stage_row(f) for f in found))
-    _table(database, "adapters", columns_schema(AdapterRow), (row for f in found for row in _adapter_rows(f)))
-    _table(database, "problems", columns_schema(ProblemRow), ({"problem": p} for p in problems))
+    _table(database, "stages", StageRow, [_stage_row(folder) for folder in found])
+    _table(database, "adapters", AdapterRow, [row for folder in found for row in _adapter_rows(folder)])
+    _table(database, "problems", ProblemRow, [{"problem": problem} for problem in problems])
     database.execute(LINEAGE)
     return database
 
@@ -104,25 +104,27 @@ def _table_files(found: list[Folder], problems: list[str]) -> dict[tuple[str, bo
     """(table, superseded) -> schema version -> its files, without those that are truncated or not ours."""
     files: dict[tuple[str, bool], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for folder in found:
-        manifest = folder.committed.manifest
-        sizes = {f.path: f.bytes for f in manifest.files}
-        for name, entry in manifest.tables.items():
+        sizes = {f.path: f.bytes for f in folder.manifest.files}
+        for name, entry in folder.manifest.tables.items():
+            path = folder.path / entry.file
             try:
-                stamp = _check_file(folder.committed, name, entry, sizes.get(entry.file))
+                stamp = _check_file(path, folder, name, entry, sizes.get(entry.file))
             except TableError as error:
                 problems.append(str(error))
                 continue
-            file = str(folder.committed.path / entry.file)
-            files[name, folder.state == SUPERSEDED][stamp].append(file)
+            files[name, folder.state == SUPERSEDED][stamp].append(str(path))
     return files
 
 
-def _check_file(committed: Committed, name: str, entry: TableEntry, expected: int | None) -> str:
-    path, m = committed.path / entry.file, committed.manifest
+def _check_file(path: Path, folder: Folder, name: str, entry: TableEntry, expected: int | None) -> str:
+    m = folder.manifest
     remedy = f"restore it, or recompute {m.stage} of iteration {m.iteration} with force=true"
     if name not in TABLES:
         raise TableError(f"{path}: table '{name}' is unknown to this program; update the program")
-    size = path.stat().st_size if path.is_file() else None
+    try:
+        size = path.stat().st_size
+    except OSError:
+        size = None
     if size is None or size != expected:
         found = "missing" if size is None else f"{size} bytes"
         raise TableError(f"{path}: {found}, the manifest says {expected} bytes; {remedy}")
@@ -145,31 +147,37 @@ def _select(table: str, by_version: dict[str, list[str]], extra: str = "") -> st
     return " union all by name ".join(parts)
 
 
+def _columns(model: type[BaseModel]) -> str:
+    return ", ".join(f'"{name}" {kind}' for name, kind in columns(model).items())
+
+
 def _table(
-    database: duckdb.DuckDBPyConnection, name: str, schema: pl.Schema, rows: Iterable[dict[str, Any]]
+    database: duckdb.DuckDBPyConnection, name: str, model: type[BaseModel], rows: list[dict[str, Any]]
 ) -> None:
-    database.register("incoming", pl.DataFrame(list(rows), schema=schema, orient="row").to_arrow())
-    database.execute(f"create table {name} as select * from incoming")
-    database.unregister("incoming")
+    database.execute(f"create table {name} ({_columns(model)})")
+    values, shape = json.dumps(rows), json.dumps([columns(model)])
+    database.execute(
+        f"insert into {name} select r.* from (select unnest(from_json($1, $2)) as r)", [values, shape]
+    )
 
 
 def _stage_row(folder: Folder) -> dict[str, Any]:
-    m = folder.committed.manifest
-    return StageRow(
+    m = folder.manifest
+    return dict(
         run=m.run, iteration=m.iteration, stage=m.stage, state=folder.state, fingerprint=m.fingerprint,
         attempt=m.attempt, rows_in=m.rows_in, rows_out=sum(t.rows for t in m.tables.values()),
         rejected=sum(t.rejected for t in m.tables.values()), tokens=m.tokens, seconds=m.seconds,
         started_at=m.started_at, prefect_flow_run_id=m.prefect_flow_run_id, mlflow_run_id=m.mlflow_run_id,
-        path=str(folder.committed.path), folder=m.folder,
-    ).model_dump()  # fmt: skip
+        path=str(folder.path), folder=m.folder,
+    )  # fmt: skip
 
 
 def _adapter_rows(folder: Folder) -> list[dict[str, Any]]:
-    m = folder.committed.manifest
+    m = folder.manifest
     return [
-        AdapterRow(
+        dict(
             run=m.run, iteration=m.iteration, stage=m.stage, state=folder.state, kind=kind,
-            version=entry.version, digest=entry.digest, path=str(folder.committed.path / entry.folder),
-        ).model_dump()
+            version=entry.version, digest=entry.digest, path=str(folder.path / entry.folder),
+        )
         for kind, entry in m.adapters.items()
     ]  # fmt: skip

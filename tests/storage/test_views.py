@@ -8,9 +8,9 @@ import duckdb
 import polars as pl
 import pytest
 
-from schemas.frames import dtype_of, frame_schema, to_frame
+from schemas.frames import frame_schema, to_frame
 from schemas.rows import TABLES, Generation
-from storage.catalog import VIEWS, relations, sql_type
+from storage.catalog import VIEWS, columns, relations, sql_type
 from storage.files import sha256_file
 from storage.render import render
 from storage.store import Committed, Store
@@ -56,12 +56,19 @@ def test_views_have_the_columns_and_types_of_their_models(store: Store) -> None:
         described = [(row[0], row[1]) for row in rows(database, f"describe {name}")]
         assert [column for column, _ in described] == list(model.model_fields), name
         for (column, found), field in zip(described, model.model_fields.values(), strict=True):
-            expected = sql_type(dtype_of(field.annotation))
+            expected = sql_type(field.annotation)
             named = "GENERATION" in expected and found.startswith("STRUCT(")
             assert found == expected or named, (
                 name,
                 column,
             )
+
+
+@pytest.mark.parametrize("table", list(TABLES))
+def test_files_have_the_types_that_sql_shows(tmp_path: Path, table: str) -> None:
+    to_frame(TABLES[table], []).write_parquet(tmp_path / "empty.parquet")
+    described = rows(duckdb.connect(), f"describe from '{tmp_path}/empty.parquet'")
+    assert {row[0]: row[1] for row in described} == columns(TABLES[table])
 
 
 def test_views_read_all_iterations_and_runs(store: Store) -> None:

@@ -8,8 +8,8 @@ from schemas.frames import to_frame
 from schemas.manifest import AdapterEntry, Determinants, FileEntry, Manifest, TableEntry, folder_name
 from schemas.rows import TABLES, Row
 from storage.files import sha256_file
-from storage.store import Committed, Store
 from storage.footers import schema_stamp
+from storage.store import Committed, Store
 from storage.tables import table_digest, write_table
 from tasks.determinants import fingerprint_of
 
