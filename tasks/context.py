@@ -25,7 +25,7 @@ from tasks.engines.base import (
     Tool,
 )
 from tasks.engines.cache import RequestCache
-from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
+from tasks.engines.chat import ChatTokenizer, shared_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.engines.replies import split_reasoning
 from tasks.environments import check_speaker, make_environment
@@ -180,7 +180,7 @@ class StageContext:
     @cached_property
     def tokenizer(self) -> ChatTokenizer:
         """That of the model in training."""
-        return load_chat_tokenizer(resolve_model(self.config.model), self.config.model.revision)
+        return shared_chat_tokenizer(resolve_model(self.config.model), self.config.model.revision)
 
     def policy_messages(self, state: State) -> tuple[Message, ...]:
         """The plain policy prompt: instructions, then the episode as a chat, hidden reasoning left out. Of a

@@ -11,6 +11,7 @@ from schemas.config import FineTuningSection
 from schemas.rows import TrainingRow, TrainingStep
 from tasks.context import StageContext
 from tasks.conversations import chat_file, load_conversations
+from tasks.lean_imports import without
 from tasks.stage import StageFailed
 from tasks.training.data import Example
 from tasks.training.records import StepRecord, TrainingError, TrainingResult
@@ -55,7 +56,8 @@ async def fine_tune(
     Raises:
         StageFailed: nothing valid to train on, or the training broke down; no adapter is written.
     """
-    from tasks.training.trainer import train
+    with without("sklearn"):
+        from tasks.training.trainer import train
 
     version = f"{section}@{ctx.iteration:05d}:{ctx.fingerprint}"
     mix = ctx.config.mix(section)

@@ -14,6 +14,7 @@ from tasks.engines.base import Capabilities, Engine
 from tasks.engines.models import ModelError, check_model
 from tasks.engines.scripted import RulesError, ScriptedEngine, load_rules
 from tasks.engines.scripted import capabilities as rules_capabilities
+from tasks.lean_imports import without
 
 __all__ = ["EngineConfigError", "build_engine", "check_engine", "declared_capabilities"]
 
@@ -41,7 +42,8 @@ def build_engine(section: EngineSection, model: ModelSection, cache_dir: Path) -
     check_engine(section, model)
     served = served_model(section, model)
     if section.backend == "transformers":
-        from tasks.engines.transformers_engine import TransformersEngine
+        with without("sklearn"):
+            from tasks.engines.transformers_engine import TransformersEngine
 
         return TransformersEngine(section, served)
     if section.backend == "vllm":

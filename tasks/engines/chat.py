@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tasks.engines.base import EngineError, Message, Tool
 from tasks.engines.chat_template import ChatTemplate, opening_of
 from tasks.engines.replies import MARKS
+from tasks.lean_imports import without
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -136,6 +137,17 @@ class ChatTokenizer:
             return str(self.tokenizer.decode(shown, clean_up_tokenization_spaces=False))
 
 
+@lru_cache(maxsize=8)
+def shared_chat_tokenizer(path_or_name: Path | str, revision: str | None = None) -> ChatTokenizer:
+    """The same, loaded once a process: a stage's prompts, its engine and its trainer, and all stages of an iteration in
+    one process, read with one. Safe from any thread; not to be changed.
+
+    Raises:
+        EngineError: as load_chat_tokenizer.
+    """
+    return load_chat_tokenizer(path_or_name, revision)
+
+
 def load_chat_tokenizer(path_or_name: Path | str, revision: str | None = None) -> ChatTokenizer:
     """The tokenizer of a checkpoint folder or hub name.
 
@@ -146,11 +158,31 @@ def load_chat_tokenizer(path_or_name: Path | str, revision: str | None = None) -
     Raises:
         EngineError: there is no tokenizer there, or it has no chat template.
     """
-    from transformers import AutoTokenizer
-
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path_or_name), revision=revision)
+        if _is_plain(Path(path_or_name)):
+            from transformers import TokenizersBackend
+
+            return ChatTokenizer(TokenizersBackend.from_pretrained(str(path_or_name)))
+        with without("sklearn"):
+            from transformers import AutoTokenizer
+
+        return ChatTokenizer(AutoTokenizer.from_pretrained(str(path_or_name), revision=revision))
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise EngineError(f"model.name: no tokenizer can be loaded from {path_or_name}: {reason}") from error
-    return ChatTokenizer(tokenizer)
+
+
+def _is_plain(folder: Path) -> bool:
+    """Whether AutoTokenizer would take the plain class for a folder.
+
+    Asking AutoTokenizer itself imports torch and all of generation, five times what tokenizing takes: seconds that a
+    stage whose engine is a server would spend on nothing else. For this one kind of model the choice is known to
+    depend on nothing but these two fields.
+    """
+    try:
+        model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        tokenizer = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False
+    plain = tokenizer.get("tokenizer_class") == "TokenizersBackend" and "auto_map" not in tokenizer
+    return bool(plain and model.get("model_type") == "llama")

@@ -33,7 +33,7 @@ from tasks.engines.base import (
     make_scores,
 )
 from tasks.engines.batching import BatchWorker, Job
-from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
+from tasks.engines.chat import ChatTokenizer, shared_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.engines.prefill import (
     Prompts,
@@ -87,7 +87,7 @@ class TransformersEngine:
         attention = "eager" if section.deterministic else "sdpa" if cuda else grouped_attention()
         base = load_model(path, model.revision, dtype, self._device, attention)
         self._section, self._context_length = section, model.context_length
-        self._tokenizer: ChatTokenizer = load_chat_tokenizer(path, model.revision)
+        self._tokenizer: ChatTokenizer = shared_chat_tokenizer(path, model.revision)
         self._stop_ids = stop_ids(base, self._tokenizer)
         self._vocabulary = int(base.get_output_embeddings().weight.shape[0])
         self._pool: AdapterPool | None = AdapterPool(base, merge=section.merge_adapters)

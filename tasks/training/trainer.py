@@ -8,7 +8,7 @@ import torch
 from peft.helpers import disable_input_dtype_casting
 
 from schemas.config import AnchorSection, FineTuningSection, ModelSection
-from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
+from tasks.engines.chat import ChatTokenizer, shared_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.training.anchor import make_anchor
 from tasks.training.data import Encoded, Example, TooLong, encode, plan_batches
@@ -116,7 +116,7 @@ def _encode(examples: Sequence[Example], model: ModelSection) -> tuple[list[Enco
     """Rows that fit, and why the others do not."""
     if not examples:
         return [], {}
-    chat: ChatTokenizer = load_chat_tokenizer(resolve_model(model), model.revision)
+    chat: ChatTokenizer = shared_chat_tokenizer(resolve_model(model), model.revision)
     rows, too_long = [], {}
     for example in examples:
         try:

@@ -1,10 +1,13 @@
 """Chat templates: prompts as the model knows them, completions token by token, hidden reasoning apart."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
+from schemas.load import PROJECT_ROOT
 from tasks.engines.base import EngineError, Message
 from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
 from tasks.engines.replies import split_reasoning
@@ -51,6 +54,18 @@ def test_segments_are_tokenised_alone_and_as_plain_text(tokenizer: ChatTokenizer
     ids = tokenizer.segment_ids(segments)
     assert [tokenizer.decode(part) for part in ids] == segments
     assert not set(tokenizer.tokenizer.all_special_ids) & {token for part in ids for token in part}
+
+
+def test_the_plain_class_is_taken_where_transformers_would_take_it(tiny_model: Path) -> None:
+    theirs = AutoTokenizer.from_pretrained(tiny_model)
+    ours = load_chat_tokenizer(tiny_model).tokenizer
+    assert type(ours) is type(theirs) and ours.init_kwargs == theirs.init_kwargs
+    script = (
+        "import sys; from tasks.engines.chat import load_chat_tokenizer as load; "
+        f"load({str(tiny_model)!r}).prompt_ids([{{'role': 'user', 'content': 'Hello'}}]); "
+        "assert 'torch' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", script], cwd=PROJECT_ROOT).returncode == 0
 
 
 def test_a_tokenizer_without_template_is_refused(tiny_model: Path) -> None:

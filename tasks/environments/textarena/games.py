@@ -10,6 +10,7 @@ from typing import Any
 
 from tasks.environments.base import ActionFormat, GlobalRandom
 from tasks.environments.textarena.moves import BRACKETS, LINE, MOVES
+from tasks.lean_imports import without
 
 _WORD_GAMES = ("words", "averaged_perceptron_tagger_eng")  # NLTK data of TextArena's games with words
 _ASKED_FOR = re.compile(r"nltk\.download\('([\w.-]+)'\)")
@@ -50,7 +51,8 @@ def look_at(game: str, settings: Mapping[str, Any]) -> Game:
 
 @lru_cache(maxsize=64)
 def _look_at(game: str, settings: str) -> Game:
-    import textarena
+    with without("scipy", "sklearn"):
+        import textarena
 
     registered = textarena.envs.registration.ENV_REGISTRY.get(game)
     if registered is None:
