@@ -1,0 +1,85 @@
+"""What takes no time, in place of a model: a configuration whose roles are rules, and a trainer that does not train.
+
+The trainer leaves what the real one leaves, by form and size: adapter, target and optimizer state of the default
+model's LoRA (4,884,480 parameters), so that digests, checks and commits do their full work.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from schemas.config import Config, FineTuningSection, RolesSection
+from schemas.load import load_config
+from tasks.training.data import Example
+from tasks.training.records import StepRecord, TrainingResult
+
+PLAYER = "tests.support.rules:number_game"
+PARAMETERS = 4_884_480
+TRAINER = "tasks.training.trainer"
+
+
+def instant_config(run: str, model: str | None = None) -> Config:
+    """The default configuration, every size as it is, its roles played by rules.
+
+    Args:
+        run: name of the run.
+        model: whose tokenizer prompts are measured with; None: the default one.
+    """
+    config = load_config().model_dump() | {"run": run}
+    config["engines"] = {"rules": {"backend": "scripted", "rules": PLAYER}}
+    for role in RolesSection.model_fields:
+        config["roles"][role]["engine"] = "rules"
+    if model is not None:
+        config["model"]["name"] = model
+    return Config.model_validate(config)
+
+
+def train(
+    *,
+    section: FineTuningSection,
+    tau: float | None,
+    main: Sequence[Example],
+    other: Sequence[Example],
+    out: Path,
+    on_step: Callable[[StepRecord, int], None],
+    **_: Any,
+) -> TrainingResult:
+    """As `tasks.training.trainer.train`, with zeros for weights and made-up losses."""
+    total = max(1, math.ceil(section.epochs * len(main) / section.batch_rows))
+    steps = [
+        StepRecord(n, 1.0, 1.0, 1.0, None, None, section.learning_rate, 1.0, section.batch_rows, 100, 1000)
+        for n in range(total)
+    ]
+    for step in steps:
+        on_step(step, total)
+    zeros = np.zeros(PARAMETERS, dtype=np.float32)
+    for kind in ("adapter",) if tau is None else ("adapter", "target"):
+        folder = out / kind
+        folder.mkdir()
+        (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 16}))
+        save_file({"weights": zeros}, folder / "adapter_model.safetensors")
+    (out / "optimizer.pt").write_bytes(bytes(2 * zeros.nbytes))
+    rows = [example.row_id for example in (*main, *other)]
+    return TrainingResult(
+        steps=steps,
+        scores={e.row_id: (-1.0, -1.0) for e in main if e.scored_segment is not None},
+        uses=dict.fromkeys(rows, 1),
+        prompt_tokens=dict.fromkeys(rows, 100),
+        label_tokens=dict.fromkeys(rows, 10),
+        too_long={},
+        target_moved=None if tau is None else 1.0 - (1.0 - tau) ** total,
+    )
+
+
+def install_trainer() -> None:
+    """Put the instant trainer in the real one's place, in this process."""
+    module = ModuleType(TRAINER)
+    module.train = train  # type: ignore[attr-defined]
+    sys.modules[TRAINER] = module

@@ -1,0 +1,141 @@
+"""What the pipeline costs beside the work: an iteration whose engines and trainer take no time.
+
+python -m benchmarks.overhead [--rounds 3]
+
+The iteration is the default configuration's: eight stages, every size as shipped, real environment, prompts, tables,
+digests, commits, MLflow. Only the roles are played by rules, and training writes files of the usual size at once
+(`benchmarks.instant`). A warm-up of both sides comes first; then rounds alternate.
+
+stage_overhead_ratio: through a Prefect server, work pools and workers started as `nlac up` starts them. Numerator: the
+    time of `run_deployment("nlac/iteration")`, from the call to its return, divided by the number of stages; so the
+    dispatch of the iteration itself is counted too, and spread over them. Denominator: the time of `run_deployment` on
+    an empty synchronous flow (stages are synchronous flows), by the same server, with the same polling; deployed on
+    the same work pools, as often on each as the iteration has stages there, one after the other, as stages run.
+inprocess_overhead_ratio: numerator: `tasks.iterations.run_iteration` in this process, divided by the number of stages.
+    Denominator: an empty synchronous Prefect flow called in this process, against the same server (about a second,
+    Prefect's heartbeat thread).
+
+Both sides are medians over the rounds. Seconds are printed for orientation.
+"""
+
+import asyncio
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.checks import check, print_checks, print_figures, write_checks
+from benchmarks.instant import install_trainer, instant_config
+from benchmarks.own_stack import deploy_empty, own_stack, redirect
+from schemas.config import Config
+from schemas.load import dump_config
+from storage.store import Store
+from tasks.iterations import run_iteration
+from tasks.pipeline import STAGES, stages_of
+
+TRAINING = ("critic-sft", "policy-distillation")
+SERVER_GOAL, IN_PROCESS_GOAL = 1.5, 0.3
+
+Seconds = dict[str, list[float]]
+
+
+async def timed(work: Callable[[], Awaitable[object]]) -> float:
+    """Wall seconds of one call."""
+    begun = time.perf_counter()
+    await work()
+    return time.perf_counter() - begun
+
+
+async def through_server(root: Path, config: Config, rounds: int) -> Seconds:
+    """Seconds a stage of iterations through server and workers, and of empty flows dispatched the same way."""
+    from prefect.client.orchestration import get_client
+    from prefect.deployments.flow_runs import arun_deployment
+
+    from flows.iteration import POLL_SECONDS
+
+    stages = stages_of(config, 0)
+    pools = Counter(getattr(config.pools, STAGES[stage].pool) for stage in stages)
+    file = root.parent / "instant.yaml"
+    file.write_text(dump_config(config))
+    async with get_client() as client:
+        await redirect(
+            client, {name: f"benchmarks/overhead_flows.py:{name.replace('-', '_')}" for name in TRAINING}
+        )
+        for pool in pools:
+            await deploy_empty(client, pool, pool)
+
+    async def deployment(name: str, **parameters: object) -> None:
+        run = await arun_deployment(name, parameters=parameters, poll_interval=POLL_SECONDS)
+        if run.state is None or not run.state.is_completed():
+            raise SystemExit(f"{name} ended {run.state}; run again, nothing was measured")
+
+    seconds: Seconds = {"iteration": [], "empty": []}
+    for number in range(rounds + 1):
+        spent = await timed(lambda n=number: deployment("nlac/iteration", config=str(file), iteration=n))
+        empty = [await timed(lambda p=pool: deployment(f"empty/{p}")) for pool in pools.elements()]
+        if number:  # the first round warms up
+            seconds["iteration"].append(spent / len(stages))
+            seconds["empty"] += empty
+    return seconds
+
+
+async def in_process(root: Path, config: Config, rounds: int) -> Seconds:
+    """Seconds a stage of iterations in this process, and of empty synchronous flow runs in it."""
+    from benchmarks.overhead_flows import empty
+
+    install_trainer()
+    store, stages = Store(root), stages_of(config, 0)
+    seconds: Seconds = {"iteration": [], "empty": []}
+    for number in range(rounds + 1):
+        spent = await timed(lambda: run_iteration(store, config))
+        flow = [await timed(lambda: asyncio.to_thread(empty)) for _ in range(2)]
+        if number:
+            seconds["iteration"].append(spent / len(stages))
+            seconds["empty"] += flow
+    return seconds
+
+
+def main(
+    rounds: Annotated[int, typer.Option(min=1, help="timed rounds, after one to warm up")] = 3,
+    in_process_rounds: Annotated[int, typer.Option(min=1, help="the same in this process")] = 5,
+    model: Annotated[
+        str | None, typer.Option(help="whose tokenizer measures prompts; else the default")
+    ] = None,
+) -> None:
+    """Compare, print, write benchmarks/out/overhead.json."""
+    with own_stack() as root:
+        here = asyncio.run(in_process(root, instant_config("here", model), in_process_rounds))
+        there = asyncio.run(through_server(root, instant_config("there", model), rounds))
+    ratios = {
+        name: statistics.median(s["iteration"]) / statistics.median(s["empty"])
+        for name, s in (("server", there), ("in process", here))
+    }
+    checks = [
+        check("stage_overhead_ratio", ratios["server"], "<=", SERVER_GOAL),
+        check("inprocess_overhead_ratio", ratios["in process"], "<=", IN_PROCESS_GOAL),
+    ]
+    figures = {
+        name: {
+            "a stage of the iteration, s": statistics.median(s["iteration"]),
+            "  fastest round": min(s["iteration"]),
+            "  slowest round": max(s["iteration"]),
+            "an empty flow, s": statistics.median(s["empty"]),
+            "  fastest": min(s["empty"]),
+            "  slowest": max(s["empty"]),
+        }
+        for name, s in (("through server and workers", there), ("in process", here))
+    }
+    print_figures("seconds", figures)
+    print_checks("pipeline overhead", checks)
+    write_checks("overhead", checks, seconds={"server": there, "in_process": here}, cores=os.cpu_count())
+    sys.exit(0 if all(c.ok for c in checks) else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
