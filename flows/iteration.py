@@ -20,6 +20,7 @@ from pydantic import Field
 from flows.hooks import children_of, end_children
 from flows.parameters import Iteration, RunName, Seed, resolve
 from flows.reporting import prompt_texts
+from flows.tracking import Tracking
 from schemas.config import Algorithm, Config
 from schemas.load import data_root
 from storage.mlflow_bridge import Bridge
@@ -62,15 +63,23 @@ async def dispatch(deployment: str, name: str, parameters: dict[str, Any], retry
     return child
 
 
-async def run_one(store: Store, config: Config, stage: str, iteration: int, force: bool) -> State:
+async def run_one(
+    store: Store, config: Config, stage: str, iteration: int, force: bool, tracking: Tracking
+) -> State:
     """One stage of an iteration: what is committed is reused, anything else is dispatched."""
     decision = await asyncio.to_thread(decide, store, config, stage, iteration, force=force)
     if decision.reuse and decision.committed is not None:
         await asyncio.to_thread(_adopt, store, decision.committed, config)
         return Completed(name="Reused", message="; ".join(decision.reasons))
-    parameters = {"run": config.run, "iteration": iteration, "force": force}
     alone = f"prefect deployment run nlac/{stage} -p iteration={iteration} -p run={config.run}"
-    child = await dispatch(stage, f"{stage}-{config.run}-{iteration}", parameters, alone)
+    kept = await tracking.begin(stage)
+    parameters = {"run": config.run, "iteration": iteration, "force": force, "mlflow_run": kept}
+    try:
+        child = await dispatch(stage, f"{stage}-{config.run}-{iteration}", parameters, alone)
+    except BaseException as error:
+        tracking.fail(kept, str(error) or type(error).__name__)
+        raise
+    tracking.finish(kept, stage, child)
     return Completed(message=f"flow run '{child.name}' ({child.id})")
 
 
@@ -127,13 +136,13 @@ async def iteration(
     with store.lock(resolved.run, f"{flow_run.id} (iteration {number})"):
         resolved = begin_iteration(store, resolved, number)
         forced = _forced(store, resolved, number, await done_before()) if force else set()
+        tracking = Tracking(store, resolved, number)
         try:
             for stage in stages_of(resolved, number):
-                await STEPS[stage](store, resolved, stage, number, stage in forced)
+                await STEPS[stage](store, resolved, stage, number, stage in forced, tracking)
             finish_iteration(store, resolved.run, number)
         finally:
-            finished = store.current(resolved.run, number).state == "finished"
-            await asyncio.to_thread(Bridge(store.root).finish_iteration, resolved.run, number, finished)
+            await tracking.close(finished=store.current(resolved.run, number).state == "finished")
 
 
 @flow(name="nlac", persist_result=False, on_cancellation=[end_children], on_crashed=[end_children])

@@ -19,6 +19,7 @@ from flows.background import run_beside
 from flows.parameters import Iteration, RunName, Seed, resolve
 from flows.provision import GPU_LIMIT
 from flows.reporting import Reporter, prompt_texts, publish_result
+from flows.tracking import run_id
 from schemas.config import Config
 from schemas.load import data_root
 from schemas.manifest import Lineage
@@ -42,15 +43,28 @@ def gpu_slot(config: Config, stage: str) -> AbstractContextManager[None]:
     )
 
 
-def compute(store: Store, config: Config, stage: str, iteration: int, force: bool, frozen: bool) -> Committed:
-    """Compute and commit a stage, with everything that people see of it.
+def compute(
+    store: Store,
+    config: Config,
+    stage: str,
+    iteration: int,
+    force: bool,
+    frozen: bool,
+    mlflow_run: str | None,
+) -> Committed:
+    """Compute and commit a stage, with everything that people see of it. Where the iteration's process keeps the
+    stage's MLflow run (`mlflow_run`, its address), MLflow is not even imported here.
 
     Raises:
         StageFailed: it can't give a usable output; MLflow shows the run as failed.
     """
     bridge = Bridge(store.root)
     reporter = Reporter(store.root, config.run, iteration)
-    tracking = bridge.start_stage(config.run, iteration, stage, flow_run.id, flow_run.ui_url)
+    tracking = (
+        bridge.start_stage(config.run, iteration, stage, flow_run.id, flow_run.ui_url)
+        if mlflow_run is None
+        else run_id(mlflow_run)
+    )
     lineage = Lineage(prefect_flow_run_id=flow_run.id, mlflow_run_id=tracking)
     try:
         result = run_beside(
@@ -67,10 +81,13 @@ def compute(store: Store, config: Config, stage: str, iteration: int, force: boo
             reporter.publish,
         )
     except BaseException as error:
-        bridge.fail_stage(tracking, str(error) or type(error).__name__)
+        if mlflow_run is None:
+            bridge.fail_stage(tracking, str(error) or type(error).__name__)
         raise
-    bridge.finish_stage(tracking, result.committed, config, prompt_texts(config, result.committed))
-    publish_result(result.committed, bridge.url(tracking) if tracking else None)
+    if mlflow_run is None:
+        bridge.finish_stage(tracking, result.committed, config, prompt_texts(config, result.committed))
+        mlflow_run = bridge.url(tracking) if tracking else None
+    publish_result(result.committed, mlflow_run or None)
     return result.committed
 
 
@@ -83,6 +100,7 @@ def stage_flow(stage: str) -> "Flow[..., State]":
         iteration: Iteration = None,
         force: bool = False,
         seed: Seed = None,
+        mlflow_run: str | None = None,
     ) -> State:
         """One stage of one iteration.
 
@@ -94,6 +112,7 @@ def stage_flow(stage: str) -> "Flow[..., State]":
             iteration: Number of the iteration. Empty: the unfinished one, else the last one.
             force: Compute again what is committed already; commits a new attempt, overwrites nothing.
             seed: Root of every random stream. Empty: the configuration's `seed`.
+            mlflow_run: Address of the MLflow run that the iteration keeps for the stage. Empty: it makes its own.
         """
         store = Store(data_root())
         resolved, number = resolve(store, run, config, iteration, seed, stage_alone=True)
@@ -112,7 +131,7 @@ def stage_flow(stage: str) -> "Flow[..., State]":
                 Bridge(store.root).ensure_logged(decision.committed, resolved, texts)
                 return Completed(name="Reused", message="; ".join(decision.reasons))
             with gpu_slot(resolved, stage):
-                committed = compute(store, resolved, stage, number, force, frozen=not another)
+                committed = compute(store, resolved, stage, number, force, not another, mlflow_run)
         return Completed(message=f"committed {committed.path}")
 
     body.__name__ = stage.replace("-", "_")

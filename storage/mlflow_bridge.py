@@ -109,10 +109,15 @@ class Bridge:
             client.set_terminated(
                 lost.info.run_id, "KILLED"
             )  # the run's lock says that no such process lives
-        tags = {"nlac.prefect_flow_run_id": prefect_flow_run_id, "nlac.prefect_url": prefect_ui_url}
-        if prefect_ui_url:
-            tags["mlflow.note.content"] = f"[Prefect run]({prefect_ui_url})"
+        tags = _prefect_tags(prefect_flow_run_id, prefect_ui_url)
         return self._child(experiment, run, iteration, stage, int(time.time() * 1000), tags)
+
+    @_recording
+    def link(self, run_id: str, prefect_flow_run_id: str, prefect_ui_url: str | None) -> None:
+        """Name the Prefect run that computes a stage, where it was not known when the stage's run began."""
+        for key, value in _prefect_tags(prefect_flow_run_id, prefect_ui_url).items():
+            if value:
+                self._open().set_tag(run_id, key, value)
 
     @_recording
     def finish_stage(
@@ -235,6 +240,11 @@ class Bridge:
 
     def _folder(self, committed: Committed) -> str:
         return committed.path.relative_to(self.root).as_posix()
+
+
+def _prefect_tags(flow_run_id: str | None, ui_url: str | None) -> dict[str, str | None]:
+    note = f"[Prefect run]({ui_url})" if ui_url else None
+    return {"nlac.prefect_flow_run_id": flow_run_id, "nlac.prefect_url": ui_url, "mlflow.note.content": note}
 
 
 def _times(manifest: Manifest) -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -31,6 +33,18 @@ def flow_processes(stack: LocalStack) -> list[psutil.Process]:
     return marked
 
 
+def tracked(stack: LocalStack, status: str) -> set[tuple[str, str, str | None]]:
+    """Stage, MLflow run and Prefect run of what MLflow has with a status of run 'trial'."""
+    query = """
+        select s.value, r.run_uuid, p.value from runs r
+        join experiments e on e.experiment_id = r.experiment_id and e.name = 'trial'
+        join tags s on s.run_uuid = r.run_uuid and s.key = 'nlac.stage'
+        left join tags p on p.run_uuid = r.run_uuid and p.key = 'nlac.prefect_flow_run_id'
+        where r.status = ?"""
+    with closing(sqlite3.connect(stack.data / ".mlflow" / "mlflow.db")) as database:
+        return set(database.execute(query, [status]))
+
+
 def test_a_failed_stage_and_later_ones_alone_run_again_on_retry(stack: LocalStack, steer: Path) -> None:
     (steer / "break").write_text("evaluate")
     run = stack.start("iteration", config=str(stack.config))
@@ -51,6 +65,11 @@ def test_a_failed_stage_and_later_ones_alone_run_again_on_retry(stack: LocalStac
     dispatched = [child["name"].removesuffix("-trial-0") for child in stack.children(run)]
     assert dispatched == [*before, broken, broken, *after]
     assert {stage: stack.store.committed("trial", stage, 0) for stage in before} == folders
+    manifests = {stage: stack.store.committed("trial", stage, 0).manifest for stage in stages}  # type: ignore[union-attr]
+    assert tracked(stack, "FINISHED") == {
+        (stage, m.mlflow_run_id, m.prefect_flow_run_id) for stage, m in manifests.items()
+    }
+    assert [stage for stage, _, _ in tracked(stack, "FAILED")] == [broken]
 
     again = stack.nlac("iterate", *stack.options, "--iteration", "0").stdout
     table = [line.split() for line in again.split("Iteration 0 of run 'trial'")[1].splitlines()]

@@ -79,6 +79,9 @@ def test_an_iteration_is_one_run_with_a_child_a_stage(
     assert all(run.data.tags["mlflow.parentRunId"] == parent.info.run_id for run in children.values())
     assert "http://127.0.0.1:4200/runs/flow-run/1234" in children[first].data.tags["mlflow.note.content"]
     assert children[first].data.tags["nlac.prefect_flow_run_id"] == "1234"
+    bridge.link(second or "", "5678", "http://127.0.0.1:4200/runs/flow-run/5678")
+    linked = client.get_run(second).data.tags
+    assert linked["nlac.prefect_flow_run_id"] == "5678" and "5678" in linked["mlflow.note.content"]
     bridge.finish_iteration("trial", 0, ok=True)
     assert client.get_run(parent.info.run_id).info.status == "FINISHED"
 
