@@ -30,6 +30,16 @@ def marked_processes(root: Path) -> list[psutil.Process]:
     return found
 
 
+def listens(pid: int, port: int) -> bool:
+    """Whether a process, or one that it has started, listens on a TCP port."""
+    try:
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        open_ports = [c.laddr.port for p in family for c in p.net_connections("tcp") if c.status == "LISTEN"]
+    except psutil.NoSuchProcess:
+        return False
+    return port in open_ports
+
+
 def end(processes: list[psutil.Process], seconds: float) -> None:
     """SIGTERM, then after `seconds` SIGKILL for those still there."""
     for send in (psutil.Process.terminate, psutil.Process.kill):

@@ -20,7 +20,7 @@ import psutil
 from filelock import FileLock
 
 from flows.environment import service_environment, stack_dir
-from flows.processes import become_subreaper, end, marked_processes
+from flows.processes import become_subreaper, end, listens, marked_processes
 from flows.stack import Stack, write_stack
 from schemas.load import PROJECT_ROOT, load_config
 
@@ -85,7 +85,8 @@ class Supervisor:
             raise StackFailed(f"{name} failed; see {stack_dir(self.root) / 'logs' / name}.log")
 
     def wait_for_server(self, seconds: float) -> None:
-        """Wait until the server answers.
+        """Wait until the server answers: ours, not one that another stack has started on the same port at the same
+        time, to which we would give our workers.
 
         Raises:
             StackFailed: it died, or did not answer in time.
@@ -97,7 +98,8 @@ class Supervisor:
                 raise StackFailed(f"the Prefect server ended at once; see {log}")
             try:
                 with urllib.request.urlopen(f"{self.stack.api_url}/health", timeout=2):
-                    return
+                    if listens(self.services["server"][1].pid, self.port):
+                        return
             except (urllib.error.URLError, OSError):
                 if time.monotonic() > deadline:
                     raise StackFailed(
