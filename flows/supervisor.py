@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
@@ -96,15 +97,14 @@ class Supervisor:
         while not self.stopping.wait(0.2):
             if self.services["server"][1].poll() is not None:
                 raise StackFailed(f"the Prefect server ended at once; see {log}")
-            try:
-                with urllib.request.urlopen(f"{self.stack.api_url}/health", timeout=2):
-                    if listens(self.services["server"][1].pid, self.port):
-                        return
-            except (urllib.error.URLError, OSError):
-                if time.monotonic() > deadline:
-                    raise StackFailed(
-                        f"the Prefect server did not answer within {seconds:.0f} s; see {log}"
-                    ) from None
+            with (
+                suppress(urllib.error.URLError, OSError),
+                urllib.request.urlopen(f"{self.stack.api_url}/health", timeout=2),
+            ):
+                if listens(self.services["server"][1].pid, self.port):
+                    return
+            if time.monotonic() > deadline:
+                raise StackFailed(f"the Prefect server did not answer within {seconds:.0f} s; see {log}")
 
     def start(self) -> None:
         """Bring everything up, in the order in which it depends on each other.

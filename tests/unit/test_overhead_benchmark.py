@@ -1,0 +1,42 @@
+"""The benchmark of the pipeline's overhead: how it accounts for seconds, and its instant iteration."""
+
+import asyncio
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks import instant
+from benchmarks.iteration_seconds import sweep
+from storage.store import Store
+from tasks.iterations import run_iteration
+from tests.support.tiny import make_tiny_checkpoint
+
+
+def test_every_instant_belongs_to_what_began_last() -> None:
+    intervals = [
+        (0.0, 10.0, "parent", "around"),
+        (1.0, 4.0, "a", "wait"),
+        (4.0, 9.0, "a", "flow"),
+        (5.0, 7.0, "a", "compute"),
+        (6.0, 6.5, "a", "commit"),
+        (20.0, 30.0, "b", "later"),
+    ]
+    assert sweep(intervals, 0.0, 10.0) == {
+        "parent": {"around": 2.0},
+        "a": {"wait": 3.0, "flow": 3.0, "compute": 1.5, "commit": 0.5},
+    }
+
+
+def test_the_instant_iteration_commits_all_that_a_real_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, instant.TRAINER, SimpleNamespace(train=instant.train))
+    monkeypatch.setattr(instant, "PARAMETERS", 10)
+    config = instant.instant_config("trial", str(make_tiny_checkpoint(tmp_path / "tiny")))
+    config = config.model_copy(update={"model": config.model.model_copy(update={"context_length": 6000})})
+    done = asyncio.run(run_iteration(Store(tmp_path / "data"), config))
+    assert [result.committed.manifest.stage for result in done][-1] == "evaluation"
+    trained = {m.stage: set(m.adapters) for m in (r.committed.manifest for r in done) if m.adapters}
+    assert trained == {"critic-sft": {"critic", "target"}, "policy-distillation": {"policy", "target"}}
