@@ -58,14 +58,15 @@ Seconds = dict[str, dict[str, float]]  # stage -> name -> seconds
 
 
 def sweep(intervals: Iterable[Interval], begin: float, end: float) -> Seconds:
-    """Seconds of each stage and name between two times: every instant belongs to the interval that began last."""
+    """Seconds of each stage and name between two times: every instant belongs to the interval that began last, and to
+    the iteration's own only where no stage is under way (what its process does beside one costs no time)."""
     known = [(max(b, begin), min(e, end), b, stage, name) for b, e, stage, name in intervals]
     cuts = sorted({begin, end, *(t for b, e, *_ in known if b < e for t in (b, e))})
     seconds: Seconds = defaultdict(lambda: defaultdict(float))
     for left, right in pairwise(cuts):
         going_on = [(began, stage, name) for b, e, began, stage, name in known if b <= left and right <= e]
         if going_on:
-            _, stage, name = max(going_on)
+            _, stage, name = max(going_on, key=lambda one: (one[1] != PARENT, one[0]))
             seconds[stage][name] += right - left
     return seconds
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import instant
-from benchmarks.iteration_seconds import sweep
+from benchmarks.iteration_seconds import PARENT, sweep
 from storage.store import Store
 from tasks.iterations import run_iteration
 from tests.support.tiny import make_tiny_checkpoint
@@ -16,7 +16,8 @@ from tests.support.tiny import make_tiny_checkpoint
 
 def test_every_instant_belongs_to_what_began_last() -> None:
     intervals = [
-        (0.0, 10.0, "parent", "around"),
+        (0.0, 10.0, PARENT, "around"),
+        (2.0, 9.5, PARENT, "logging"),
         (1.0, 4.0, "a", "wait"),
         (4.0, 9.0, "a", "flow"),
         (5.0, 7.0, "a", "compute"),
@@ -24,7 +25,7 @@ def test_every_instant_belongs_to_what_began_last() -> None:
         (20.0, 30.0, "b", "later"),
     ]
     assert sweep(intervals, 0.0, 10.0) == {
-        "parent": {"around": 2.0},
+        PARENT: {"around": 1.5, "logging": 0.5},
         "a": {"wait": 3.0, "flow": 3.0, "compute": 1.5, "commit": 0.5},
     }
 
