@@ -20,6 +20,7 @@ from pydantic import Field
 from flows.hooks import children_of, end_children
 from flows.parameters import Iteration, RunName, Seed, resolve
 from flows.reporting import prompt_texts
+from flows.stack import read_stack
 from flows.tracking import Tracking
 from schemas.config import Algorithm, Config
 from schemas.load import data_root
@@ -27,8 +28,9 @@ from storage.mlflow_bridge import Bridge
 from storage.store import Committed, Store
 from tasks.check import check_config
 from tasks.early_stopping import stop_reason
+from tasks.engines.servers import serving
 from tasks.iterations import begin_iteration, finish_iteration
-from tasks.pipeline import STAGES, decide, stages_of
+from tasks.pipeline import STAGES, decide, engine_cache, stages_of
 from tasks.stage import StageFailed
 
 POLL_SECONDS = 0.5
@@ -137,9 +139,12 @@ async def iteration(
         resolved = begin_iteration(store, resolved, number)
         forced = _forced(store, resolved, number, await done_before()) if force else set()
         tracking = Tracking(store, resolved, number)
+        stack = await asyncio.to_thread(read_stack, store.root)
+        owner = stack.pid if stack else None
         try:
-            for stage in stages_of(resolved, number):
-                await STEPS[stage](store, resolved, stage, number, stage in forced, tracking)
+            with serving(resolved.engines.values(), resolved.model, engine_cache(store), owner):
+                for stage in stages_of(resolved, number):
+                    await STEPS[stage](store, resolved, stage, number, stage in forced, tracking)
             finish_iteration(store, resolved.run, number)
         finally:
             await tracking.close(finished=store.current(resolved.run, number).state == "finished")

@@ -44,6 +44,17 @@ class ModelSection(Section):
     lora: LoraSection = LoraSection()
 
 
+class ServeSection(Section):
+    """A vLLM server of our own for the model in training, started at the first request of an iteration and used by all
+    of its stages; `nlac up` keeps it for the next one. Trained adapters are loaded while it runs."""
+
+    sleep: bool | None = Field(
+        None, description="free the GPU's memory while a training stage runs (vLLM's sleep mode, which it has on GPUs "
+        "alone); empty: where pools.shared_gpu is set and the server computes on a GPU"
+    )  # fmt: skip
+    start_seconds: PositiveFloat = Field(600.0, description="longest start, the model's download included")
+
+
 class EngineSection(Section):
     """One inference backend. Roles name the engine they use."""
 
@@ -74,15 +85,21 @@ class EngineSection(Section):
         description="openai: NAME of the environment variable that holds the key; the value is never stored",
     )
     rules: str | None = Field(None, description="scripted: import path 'module:callable' of the rules")
+    serve: ServeSection | None = Field(
+        None,
+        description="openai: instead of base_url and model, a server of our own; {} takes the defaults below",
+    )
     options: dict[str, Any] = Field(
-        {}, description="further arguments of the backend (vllm: LLM(...) arguments)"
+        {}, description="further arguments of the backend (vllm, or openai with serve: LLM(...) arguments)"
     )
 
     @model_validator(mode="after")
     def _needs(self) -> "EngineSection":
-        if self.backend == "openai" and not self.base_url:
-            raise ValueError("backend openai needs base_url, for instance http://127.0.0.1:8000/v1")
-        if self.backend == "openai" and not self.model:
+        if self.serve is not None:
+            self._fits_serve()
+        elif self.backend == "openai" and not self.base_url:
+            raise ValueError("backend openai needs base_url, for instance http://127.0.0.1:8000/v1, or serve")
+        elif self.backend == "openai" and not self.model:
             raise ValueError("backend openai needs model, the name the server gives it")
         if self.context_length and not self.model and self.backend != "scripted":
             raise ValueError(
@@ -91,6 +108,19 @@ class EngineSection(Section):
         if self.backend == "scripted" and not self.rules:
             raise ValueError("backend scripted needs rules, an import path 'module:callable'")
         return self
+
+    def _fits_serve(self) -> None:
+        """Raises ValueError where another field contradicts `serve`."""
+        if self.backend != "openai":
+            raise ValueError(f"serve belongs to backend openai, not {self.backend}; change one of them")
+        given = [name for name in ("base_url", "model", "api_key_env") if getattr(self, name)]
+        if given:
+            raise ValueError(f"serve starts a server for the model in training; remove {', '.join(given)}")
+        if self.merge_adapters:
+            raise ValueError(
+                "merge_adapters: one server plays all adapters over the same weights; set it to false, or take backend "
+                "vllm, in which every merged checkpoint has an engine of its own"
+            )
 
 
 class RoleSection(Section):

@@ -18,7 +18,7 @@ from tasks.environments.base import ReadsFiles
 from tasks.stage import Inputs, Stage
 
 # Fields of an engine that say where and how fast it computes, not what.
-_NOT_DETERMINING = {"base_url", "api_key_env", "max_batch"}
+_NOT_DETERMINING = {"base_url", "api_key_env", "max_batch", "serve"}
 
 
 def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> Determinants:
@@ -35,6 +35,8 @@ def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> D
         engine = resolved["engines"][name]
         batch = _NOT_DETERMINING - ({"max_batch"} if engine["deterministic"] else set())
         values[f"engines.{name}"] = {k: v for k, v in engine.items() if k not in batch}
+        if engine["serve"] is not None:
+            values[f"engines.{name}"]["serve"] = {}
     for use, adapter in inputs.adapters.items():
         models[use] = adapter.digest if adapter else "base"
     digests = {

@@ -6,7 +6,8 @@ from schemas.config import Config
 from schemas.load import dump_config, load_config
 from storage.files import replace_text
 from storage.store import Store
-from tasks.pipeline import StageResult, run_stage, stages_of
+from tasks.engines.servers import serving
+from tasks.pipeline import StageResult, engine_cache, run_stage, stages_of
 from tasks.progress import Report
 from tasks.stage import StageFailed
 
@@ -106,10 +107,11 @@ async def run_iteration(
     with store.lock(config.run, "an iteration in process"):
         number = next_iteration(store, config.run) if iteration is None else iteration
         config = begin_iteration(store, config, number)
-        results = [
-            await run_stage(store, config, stage, number, force=force, report=report)
-            for stage in stages_of(config, number)
-        ]
+        with serving(config.engines.values(), config.model, engine_cache(store)):
+            results = [
+                await run_stage(store, config, stage, number, force=force, report=report)
+                for stage in stages_of(config, number)
+            ]
         finish_iteration(store, config.run, number)
     return results
 

@@ -3,6 +3,7 @@
 The same functions serve Prefect's flows and plain Python: `run_iteration` runs everything in this process.
 """
 
+import asyncio
 import logging
 import os
 import time
@@ -30,7 +31,9 @@ from tasks import (
 from tasks.commit import commit_output
 from tasks.context import StageContext
 from tasks.determinants import determine, differences, fingerprint_of
+from tasks.engines.base import EngineDied
 from tasks.engines.cache import RequestCache
+from tasks.engines.servers import put_to_sleep
 from tasks.environments.logged import NAME as LOGGED
 from tasks.progress import Progress, Report
 from tasks.stage import Inputs, Resolver, Stage, StageFailed
@@ -113,6 +116,11 @@ def _imported(store: Store, run: str, iteration: int) -> bool:
     except StoreError:
         return False
     return before is not None and is_import(before)
+
+
+def engine_cache(store: Store) -> Path:
+    """Where engines keep what is theirs: caches, and the servers they started."""
+    return store.root / ".cache"
 
 
 def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> Inputs:
@@ -252,14 +260,19 @@ async def run_stage(
             iteration=iteration,
             inputs=inputs,
             workdir=workdir,
-            cache_dir=store.root / ".cache",
+            cache_dir=engine_cache(store),
             fingerprint=name,
             progress=Progress(stage, report),
             log=log,
             cache=cache,
         )
+        if spec.pool == "training" and config.pools.shared_gpu:
+            for reason in await asyncio.to_thread(put_to_sleep, ctx.cache_dir):
+                log.warning("not put to sleep: %s", reason)
         try:
             output = await spec.run(ctx, inputs)
+        except* EngineDied as died:
+            raise StageFailed(f"{stage}: {next(_leaves(died))}") from died
         finally:
             await ctx.close()
             if cache:
@@ -282,6 +295,15 @@ async def run_stage(
     if decision.committed is not None:
         mark_downstream_stale(store, config.run, stage, iteration)
     return StageResult(committed, False, decision.reasons)
+
+
+def _leaves(group: BaseExceptionGroup[EngineDied]) -> Iterator[BaseException]:
+    """The exceptions in a group of groups."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def mark_downstream_stale(store: Store, run: str, stage: str, iteration: int) -> None:

@@ -14,6 +14,7 @@ from tasks.engines.base import Capabilities, Engine
 from tasks.engines.models import ModelError, check_model
 from tasks.engines.scripted import RulesError, ScriptedEngine, load_rules
 from tasks.engines.scripted import capabilities as rules_capabilities
+from tasks.engines.vllm_settings import CAPABILITIES
 from tasks.lean_imports import without
 
 __all__ = ["EngineConfigError", "build_engine", "check_engine", "declared_capabilities"]
@@ -51,6 +52,10 @@ def build_engine(section: EngineSection, model: ModelSection, cache_dir: Path) -
 
         return VllmEngine(section, served, cache_dir)
     if section.backend == "openai":
+        if section.serve is not None:
+            from tasks.engines.served_engine import ServedEngine
+
+            return ServedEngine(section, served, cache_dir)
         from tasks.engines.openai_engine import OpenAIEngine
 
         return OpenAIEngine(section)
@@ -80,15 +85,8 @@ def declared_capabilities(section: EngineSection) -> Capabilities:
             token_ids=True,
             seeded=section.deterministic,
         )
-    if section.backend == "vllm":
-        return Capabilities(
-            structured=True,
-            scoring=True,
-            topk=True,
-            adapters=True,
-            token_ids=True,
-            notes=("not bitwise repeatable",),
-        )
+    if section.backend == "vllm" or section.serve is not None:
+        return CAPABILITIES
     if section.backend == "openai":
         vllm = section.options.get("server") == "vllm"
         structured = bool(section.options.get("structured", vllm))
@@ -109,10 +107,15 @@ def check_engine(section: EngineSection, model: ModelSection) -> None:
     if section.backend == "scripted":
         declared_capabilities(section)
         return
-    if section.backend == "openai":
+    if section.backend == "openai" and section.serve is None:
         _check_openai(section)
         return
-    if section.backend == "vllm" and importlib.util.find_spec("vllm") is None:
+    if section.serve is not None and model.train == "full":
+        raise EngineConfigError(
+            "serve: a server plays LoRA adapters, and with model.train full there are none; set model.train to lora, "
+            "or take backend vllm"
+        )
+    if (section.backend == "vllm" or section.serve is not None) and importlib.util.find_spec("vllm") is None:
         raise EngineConfigError(f"backend: vllm is not installed; {VLLM_REMEDY}")
     if section.backend == "transformers" and section.options:
         raise EngineConfigError(

@@ -46,6 +46,11 @@ class EngineError(Exception):
     """One request failed; others are unharmed. The message is what the row's `error` column will hold."""
 
 
+class EngineDied(Exception):
+    """The engine is gone, so no request can be served any more: the stage fails, rather than fill its rows with
+    errors. The message says what to do."""
+
+
 @dataclass(frozen=True)
 class Adapter:
     """A LoRA adapter (or a full checkpoint) on disk. `version` names it in every row it writes."""

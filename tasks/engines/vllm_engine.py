@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from schemas.config import EngineSection, ModelSection
 from tasks.engines.base import (
     Adapter,
-    Capabilities,
     Completion,
     EngineError,
     Request,
@@ -28,28 +27,16 @@ from tasks.engines.base import (
 from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.engines.reaper import descendants, watch
+from tasks.engines.vllm_settings import (
+    CAPABILITIES,
+    check_length,
+    engine_arguments,
+    private_variables,
+    read_completion,
+)
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
-
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the ranks vLLM reserves room for
-
-# Without a size vLLM would take nearly all of main memory for its cache; compiling for CPU takes minutes.
-ON_CPU = {"kv_cache_memory_bytes": 2 << 30, "enforce_eager": True}
-
-
-def private_environment(cache_dir: Path) -> None:
-    """No usage statistics, and caches in `cache_dir`; what the user has set stays. vLLM reads these at import."""
-    for name, value in {
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_DO_NOT_TRACK": "1",
-        "VLLM_CACHE_ROOT": str(cache_dir / "vllm"),
-        "VLLM_CONFIG_ROOT": str(cache_dir / "vllm" / "config"),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache_dir / "vllm" / "inductor"),
-        "TRITON_CACHE_DIR": str(cache_dir / "vllm" / "triton"),
-        "VLLM_LOGGING_LEVEL": "WARNING",
-    }.items():
-        os.environ.setdefault(name, value)
 
 
 class VllmEngine:
@@ -68,15 +55,8 @@ class VllmEngine:
     """
 
     def __init__(self, section: EngineSection, model: ModelSection, cache_dir: Path) -> None:
-        private_environment(cache_dir)
-        self.capabilities = Capabilities(
-            structured=True,
-            scoring=True,
-            topk=True,
-            adapters=True,
-            token_ids=True,
-            notes=("not bitwise repeatable",),
-        )
+        os.environ.update(private_variables(cache_dir))
+        self.capabilities = CAPABILITIES
         # Full checkpoints and merged adapters have a vLLM of their own each.
         self._beside = model.train == "lora" and not section.merge_adapters
         self._section, self._model, self._cache_dir = section, model, cache_dir
@@ -97,7 +77,7 @@ class VllmEngine:
 
         sampling, thinking = request.sampling, request.thinking and request.regex is None
         prompt = self._tokenizer.prompt_ids(request.messages, tools=request.tools, thinking=thinking)
-        self._check_length(len(prompt), sampling.max_tokens)
+        check_length(self._model, len(prompt), sampling.max_tokens)
         params = SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
@@ -114,17 +94,8 @@ class VllmEngine:
         chosen = [
             position[token].logprob for token, position in zip(tokens, output.logprobs or [], strict=True)
         ]
-        ended_by_token = output.finish_reason == "stop" and isinstance(output.stop_reason, int | None)
-        written = len(tokens) - 1 if ended_by_token else len(tokens)
-        # A stop string is cut off the text alone; else vLLM's text lacks marks that are special tokens.
-        cut = output.finish_reason == "stop" and not ended_by_token
-        return Completion(
-            text=output.text if cut else self._tokenizer.completion_text(prompt, tokens[:written]),
-            finish_reason="stop" if output.finish_reason == "stop" else "length",
-            prompt_tokens=len(prompt),
-            completion_tokens=written,
-            token_ids=tuple(tokens[:written]),
-            logprobs=tuple(chosen[:written]),
+        return read_completion(
+            self._tokenizer, prompt, tokens, chosen, output.text, output.finish_reason, output.stop_reason
         )
 
     async def score(self, request: ScoreRequest) -> Scores:
@@ -134,7 +105,7 @@ class VllmEngine:
         prompt = self._tokenizer.prompt_ids(request.messages)
         segments = self._tokenizer.segment_ids(request.segments)
         tokens = [token for segment in segments for token in segment]
-        self._check_length(len(prompt), len(tokens) + 1)
+        check_length(self._model, len(prompt), len(tokens) + 1)
         if not tokens:
             return make_scores(segments, (), () if request.top_k else None)
         # vLLM has no scoring call: it reports on the prompt while writing one token that nobody reads.
@@ -157,13 +128,6 @@ class VllmEngine:
             await asyncio.to_thread(served.shutdown)
         while self._reapers:
             await asyncio.to_thread(self._reapers.pop().communicate)
-
-    def _check_length(self, prompt: int, completion: int) -> None:
-        if prompt + completion > self._model.context_length:
-            raise EngineError(
-                f"a prompt of {prompt} tokens and a completion of up to {completion} do not fit into "
-                f"model.context_length = {self._model.context_length}; raise it or shorten the role's max_tokens"
-            )
 
     async def _run(self, prompt: list[int], params: Any, adapter: Adapter | None) -> RequestOutput:
         from vllm.inputs import TokensPrompt
@@ -202,27 +166,10 @@ class VllmEngine:
         return merged_checkpoint(self._path, self._model, adapter, self._cache_dir)
 
     def _serve(self, key: str, path: str) -> None:
-        import torch
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        lora = self._lora_arguments() if self._beside else {}
-        arguments = {
-            "model": path,
-            "revision": self._model.revision if path == str(self._path) else None,
-            "tokenizer": str(self._path),  # a trained checkpoint holds none
-            "tokenizer_revision": self._model.revision,
-            "dtype": self._model.dtype,
-            "max_model_len": self._model.context_length,
-            "max_num_seqs": self._section.max_batch,
-            "max_logprobs": -1,  # as many as a request asks for
-            "generation_config": "vllm",  # no sampling defaults out of the checkpoint
-            "enable_log_requests": False,
-            "disable_log_stats": True,
-            **lora,
-            **({} if torch.cuda.is_available() else ON_CPU),
-            **self._section.options,
-        }
+        arguments = engine_arguments(self._section, self._model, self._path, path, lora=self._beside)
         before = descendants()
         try:
             self._served[key] = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
@@ -230,36 +177,6 @@ class VllmEngine:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise EngineError(f"vLLM does not start (its own log above says more): {reason}") from error
         self._reapers.append(watch(descendants() - before))
-
-    def _lora_arguments(self) -> dict[str, Any]:
-        rank = next((rank for rank in RANKS if rank >= self._model.lora.r), RANKS[-1])
-        modules: str | list[str] | None = self._model.lora.target_modules
-        if isinstance(modules, str):  # "all-linear", or a pattern, which vLLM has no option for
-            all_linear = modules == "all-linear"
-            modules = linear_modules(self._path, self._model.revision) if all_linear else None
-        return {
-            "enable_lora": True,
-            "max_lora_rank": rank,
-            "max_loras": 2,
-            "max_cpu_loras": 4,
-            "lora_target_modules": modules,
-        }
-
-
-def linear_modules(path: Path | str, revision: str | None = None) -> list[str]:
-    """Names of a model's linear layers but for its output layer: what peft means by "all-linear".
-
-    Named to vLLM, because by itself it puts LoRA on the output layer too, whose LoRA code then takes the positions
-    of prompt log-probabilities for requests and brings the engine down (0.32, two scoring requests at once).
-    """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(path), revision=revision))
-    head = model.get_output_embeddings()
-    linear = (n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head)
-    return sorted({name.rpartition(".")[2] for name in linear})
 
 
 def merged_checkpoint(base: Path | str, model: ModelSection, adapter: Adapter, cache_dir: Path) -> Path:

@@ -1,5 +1,7 @@
 """A tiny random model with the tokenizer and chat template of the real one, and a LoRA adapter for it."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -7,9 +9,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from schemas.config import EngineSection, ModelSection, ServeSection
 from tasks.engines.base import Adapter
 from tasks.engines.chat import load_chat_tokenizer
 from tasks.engines.models import resolve_model
+from tasks.engines.servers import acquire, serving
 
 
 @pytest.fixture(scope="session")
@@ -64,3 +68,28 @@ def tiny_adapters(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) ->
 @pytest.fixture(scope="session")
 def real_adapter(tmp_path_factory: pytest.TempPathFactory, real_model: Path) -> Adapter:
     return random_adapter(real_model, tmp_path_factory.mktemp("real-adapter"), seed=0, scale=0.05)
+
+
+@dataclass(frozen=True)
+class OwnServer:
+    """A vLLM server that this process keeps alive, and starts at its first use."""
+
+    section: EngineSection
+    model: ModelSection
+    cache_dir: Path
+
+    def address(self) -> tuple[str, str]:
+        """Where it is and the key to it, as for a server that somebody else has started."""
+        server, lease = acquire(self.section, self.model, self.cache_dir)
+        lease.unlink()
+        return f"{server.root_url}/v1", server.key
+
+
+@pytest.fixture(scope="session")
+def own_server(tmp_path_factory: pytest.TempPathFactory, real_model: Path) -> Iterator[OwnServer]:
+    """One start for all tests that talk to a server."""
+    pytest.importorskip("vllm")
+    section = EngineSection(backend="openai", max_batch=8, serve=ServeSection(sleep=True))
+    model, cache_dir = ModelSection(name=str(real_model)), tmp_path_factory.mktemp("served")
+    with serving([section], model, cache_dir):
+        yield OwnServer(section, model, cache_dir)

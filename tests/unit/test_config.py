@@ -36,6 +36,12 @@ def test_shipped_configurations_load_and_dump_to_themselves(file: Path, tmp_path
         ("- a", "must hold fields"),
         ("roles: {policy: {engine: cloud}}", "roles.policy.engine: no engine 'cloud'"),
         ("engines: {local: {backend: openai}}", "engines.local: backend openai needs base_url"),
+        ("engines: {local: {serve: {}}}", "serve belongs to backend openai, not transformers"),
+        ("engines: {local: {backend: openai, serve: {}, model: m}}", "remove model"),
+        (
+            "engines: {local: {backend: openai, serve: {}, merge_adapters: true}}",
+            "merge_adapters: .*backend vllm",
+        ),
         ("parameters: separate\ncritic: {mix: 0.5}", "critic.mix: rows of the other role"),
     ],
 )

@@ -1,0 +1,151 @@
+"""The process that owns one vLLM server: starts it, says when it answers, ends it when nobody wants it any more.
+
+`tasks.engines.servers` starts it as `python -m tasks.engines.keeper FOLDER PORT SECONDS SLEEPS COMMAND...`. It leaves
+its parent at once, so that a server outlives the stage that first needed it, and lives as long as one lease
+(`tasks.engines.leases`) does. Killed itself, it takes the server along: the server is told by the kernel, what the
+server started by `tasks.engines.reaper`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from threading import Event
+
+import psutil
+from filelock import FileLock, Timeout
+
+from storage.files import replace_text
+from tasks.engines import leases
+from tasks.engines.reaper import descendants, watch
+
+POLL_SECONDS = 0.3
+GRACE_SECONDS = 10.0
+PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+def _end_with_parent() -> None:
+    """Between fork and exec: SIGTERM for the server when this process ends, however it does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+class Keeper:
+    """See the module.
+
+    Args:
+        folder: the server's.
+        port: on 127.0.0.1, where it listens.
+        seconds: longest start.
+        sleeps: whether training stages put it to sleep; only written down here.
+    """
+
+    def __init__(self, folder: Path, port: int, seconds: float, sleeps: bool) -> None:
+        self.folder, self.port, self.seconds, self.sleeps = folder, port, seconds, sleeps
+        self.stopping = Event()
+        self.began = time.time()
+
+    def record(self, state: str) -> None:
+        """Write server.json."""
+        own = psutil.Process()
+        content = {
+            "keeper": own.pid,
+            "keeper_started": own.create_time(),
+            "port": self.port,
+            "key": os.environ.get("VLLM_API_KEY", ""),
+            "state": state,
+            "sleeps": self.sleeps,
+            "started": self.began,
+        }
+        os.umask(0o077)
+        replace_text(self.folder / "server.json", json.dumps(content, indent=1) + "\n")
+
+    def run(self, command: list[str]) -> None:
+        """Start the server and stay with it to its end."""
+        self.record("starting")
+        with (self.folder / "server.log").open("wb") as log:
+            server = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )  # fmt: skip
+        reaper = None
+        try:
+            while server.poll() is None and not self.stopping.wait(POLL_SECONDS):
+                if reaper is None:
+                    if _healthy(self.port):
+                        reaper = watch(descendants())
+                        self._ready()
+                    elif time.time() - self.began > self.seconds:
+                        return
+                if self._unwanted():
+                    return
+        finally:
+            (self.folder / "server.json").unlink(missing_ok=True)
+            _end(server)
+            if reaper is not None:
+                reaper.communicate()
+
+    def _ready(self) -> None:
+        self.record("ready")
+        line = {"started": self.began, "seconds": round(time.time() - self.began, 2)}
+        with (self.folder / "starts.jsonl").open("a", encoding="utf-8") as starts:
+            starts.write(json.dumps(line) + "\n")
+
+    def _unwanted(self) -> bool:
+        """Whether nobody wants the server; then nobody can be told of it any more."""
+        if leases.live(self.folder):
+            return False
+        try:
+            with FileLock(self.folder / "lock", timeout=0):
+                if leases.live(self.folder):
+                    return False
+                (self.folder / "server.json").unlink(missing_ok=True)
+                return True
+        except Timeout:  # somebody is about to use it
+            return False
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the server, which ends what it started; SIGKILL for what is left after GRACE_SECONDS."""
+    below = list(descendants())
+    if server.poll() is None:
+        server.terminate()
+        try:
+            server.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+    for process in psutil.wait_procs(below, timeout=1)[1]:
+        if "tasks/engines/reaper.py" not in " ".join(process.cmdline()):
+            process.kill()
+
+
+def main() -> None:
+    """Leave the parent, then keep the server."""
+    folder, port, seconds, sleeps, *command = sys.argv[1:]
+    if os.fork():
+        os._exit(0)
+    keeper = Keeper(Path(folder), int(port), float(seconds), sleeps == "sleeps")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: keeper.stopping.set())
+    keeper.run(command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Who keeps a server alive, and that it ends with them: the real keeper, over a server that starts at once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from schemas.load import PROJECT_ROOT
+from storage.ports import free_port
+from tasks.engines import leases, servers
+
+SERVER = PROJECT_ROOT / "tests" / "support" / "health_server.py"
+ENVIRONMENT = {**os.environ, "VLLM_API_KEY": "secret"}
+
+
+@dataclass
+class Kept:
+    """A server under test."""
+
+    folder: Path
+
+    def start(self, seconds: float = 20, command: list[str] | None = None) -> None:
+        port = free_port(0)
+        default = [sys.executable, str(SERVER), str(port), str(self.folder / "pids")]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        servers.launch(self.folder, port, seconds, command or default, ENVIRONMENT, sleeps=False)
+
+    def wait_ready(self) -> list[psutil.Process]:
+        """Keeper, server, and what the server started."""
+        server = None
+        while server is None or server.state != "ready":
+            server = servers.read_server(self.folder)
+            time.sleep(0.05)
+        pids = [server.keeper, *map(int, (self.folder / "pids").read_text().split())]
+        return [psutil.Process(pid) for pid in pids]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    server = Kept(tmp_path / "servers" / "one")
+    yield server
+    for lease in leases.live(server.folder):
+        lease.unlink()
+    if running := servers.read_server(server.folder):
+        psutil.wait_procs([psutil.Process(running.keeper)], timeout=10)
+
+
+def all_end(processes: list[psutil.Process]) -> bool:
+    return not psutil.wait_procs(processes, timeout=10)[1]
+
+
+@pytest.fixture
+def owner() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_lease_counts_while_its_process_lives(tmp_path: Path, owner: subprocess.Popen[bytes]) -> None:
+    own, other = leases.hold(tmp_path, "stage"), leases.hold(tmp_path, "iteration", owner.pid)
+    assert set(leases.live(tmp_path)) == {own, other}
+    assert leases.live(tmp_path, "iteration", "stack") == [other]
+    owner.kill()
+    owner.wait()
+    assert leases.live(tmp_path) == [own]
+    assert not other.exists()
+
+
+def test_another_process_with_the_same_pid_does_not_count(tmp_path: Path) -> None:
+    assert leases.is_alive(os.getpid(), psutil.Process().create_time())
+    assert not leases.is_alive(os.getpid(), psutil.Process().create_time() - 60)
+
+
+def test_a_server_ends_when_its_owner_is_killed(kept: Kept, owner: subprocess.Popen[bytes]) -> None:
+    leases.hold(kept.folder, "iteration", owner.pid)
+    kept.start()
+    processes = kept.wait_ready()
+    assert len((kept.folder / "starts.jsonl").read_text().splitlines()) == 1
+    assert (kept.folder / "server.json").stat().st_mode & 0o077 == 0  # it holds the key
+    assert processes[0].parent() != psutil.Process()
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    assert all_end(processes)
+    assert servers.read_server(kept.folder) is None
+
+
+def test_a_server_outlives_one_of_two_who_want_it(kept: Kept, owner: subprocess.Popen[bytes]) -> None:
+    stage = leases.hold(kept.folder, "stage")
+    leases.hold(kept.folder, "stack", owner.pid)
+    kept.start()
+    processes = kept.wait_ready()
+    stage.unlink()
+    time.sleep(1.0)
+    assert all(process.is_running() for process in processes)
+    owner.kill()
+    owner.wait()
+    assert all_end(processes)
+
+
+def test_a_killed_keeper_takes_its_server_along(kept: Kept) -> None:
+    leases.hold(kept.folder, "stage")
+    kept.start()
+    processes = kept.wait_ready()
+    processes[0].send_signal(signal.SIGKILL)
+    assert all_end(processes)
+    assert servers.read_server(kept.folder) is None
+
+
+def test_a_server_that_dies_is_no_longer_found(kept: Kept) -> None:
+    leases.hold(kept.folder, "stage")
+    kept.start()
+    processes = kept.wait_ready()
+    processes[1].send_signal(signal.SIGKILL)
+    assert all_end(processes)
+    assert servers.read_server(kept.folder) is None
+
+
+def test_a_server_that_does_not_answer_in_time_is_given_up_and_says_why(kept: Kept) -> None:
+    leases.hold(kept.folder, "stage")
+    silent = "import time; print('ValueError: no room', flush=True); time.sleep(600)"
+    kept.start(seconds=1.0, command=[sys.executable, "-c", silent])
+    while servers.read_server(kept.folder) is not None:
+        time.sleep(0.05)
+    assert servers.last_error(kept.folder) == "ValueError: no room"
+
+
+def test_arguments_of_the_engine_are_written_as_those_of_the_command() -> None:
+    arguments = {"max_num_seqs": 8, "enable_lora": True, "enable_log_requests": False, "revision": None}
+    given = servers.command_line({**arguments, "names": ["a", "b"], "extra": {"k": 1}})
+    assert list(given) == [
+        "--max-num-seqs=8", "--enable-lora", "--no-enable-log-requests", "--names", "a", "b", '--extra={"k": 1}',
+    ]  # fmt: skip

@@ -1,0 +1,45 @@
+"""A served engine in a configuration: what it changes of a fingerprint, what it declares and is refused with."""
+
+from typing import Any
+
+import pytest
+
+from schemas.config import Config, EngineSection, ModelSection
+from tasks.determinants import determine
+from tasks.engines import EngineConfigError, check_engine, declared_capabilities
+from tasks.pipeline import STAGES
+from tasks.stage import Inputs
+
+
+def determinants(**engine: Any) -> dict[str, Any]:
+    config = Config.model_validate({"engines": {"local": engine}})
+    found = determine(STAGES["rollout"], config, 0, Inputs(adapters={"policy": None})).config["engines.local"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_where_a_server_listens_and_whether_it_sleeps_determine_nothing() -> None:
+    plain = determinants(backend="openai", serve={})
+    assert determinants(backend="openai", serve={"sleep": True, "start_seconds": 5}, max_batch=3) == plain
+    assert plain["serve"] == {}
+
+
+def test_a_served_engine_is_another_than_one_in_process_and_its_options_count() -> None:
+    served = determinants(backend="openai", serve={})
+    assert served != determinants(backend="vllm")
+    assert served != determinants(backend="openai", serve={}, options={"kv_cache_dtype": "fp8"})
+
+
+def test_engines_without_a_server_have_the_determinants_they_always_had() -> None:
+    assert "serve" not in determinants(backend="transformers")
+
+
+def test_it_declares_what_vllm_in_process_does() -> None:
+    served = declared_capabilities(EngineSection(backend="openai", serve={}))  # type: ignore[arg-type]
+    assert served == declared_capabilities(EngineSection(backend="vllm"))
+
+
+def test_full_checkpoints_are_refused() -> None:
+    section = EngineSection.model_validate({"backend": "openai", "serve": {}})
+    with pytest.raises(EngineConfigError, match=r"serve: .*set model.train to lora"):
+        check_engine(section, ModelSection(train="full"))
