@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # so that it also runs where the project is not installed
 
-from schemas.config import Config, EngineSection  # noqa: E402
+from schemas.config import Config, EngineSection, ServeSection  # noqa: E402
 from schemas.rows import TABLES, Generation, Row  # noqa: E402
 from storage.catalog import Relation, relations  # noqa: E402
 
@@ -54,6 +54,7 @@ def _sections() -> dict[type[BaseModel], dict[str, BaseModel]]:
                 visit(f"{here}.", value)
             elif name == "engines":
                 found[EngineSection] = {"engines.<name>": EngineSection()}
+                found[ServeSection] = {"engines.<name>.serve": ServeSection()}
 
     visit("", Config())
     return {model: places for model, places in found.items() if list(_plain(model))}

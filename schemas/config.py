@@ -49,8 +49,8 @@ class ServeSection(Section):
     of its stages; `nlac up` keeps it for the next one. Trained adapters are loaded while it runs."""
 
     sleep: bool | None = Field(
-        None, description="free the GPU's memory while a training stage runs (vLLM's sleep mode, which it has on GPUs "
-        "alone); empty: where pools.shared_gpu is set and the server computes on a GPU"
+        None, description="where pools.shared_gpu is set, free the GPU's memory while a training stage runs (vLLM's "
+        "sleep mode, which it has on GPUs alone); empty: on a GPU it does"
     )  # fmt: skip
     start_seconds: PositiveFloat = Field(600.0, description="longest start, the model's download included")
 

@@ -60,6 +60,7 @@ class Keeper:
         self.folder, self.port, self.seconds, self.sleeps = folder, port, seconds, sleeps
         self.stopping = Event()
         self.began = time.time()
+        self.lock = FileLock(folder / "lock")
 
     def record(self, state: str) -> None:
         """Write server.json."""
@@ -79,6 +80,8 @@ class Keeper:
     def run(self, command: list[str]) -> None:
         """Start the server and stay with it to its end."""
         self.record("starting")
+        if (self.folder / "server.log").exists():
+            (self.folder / "server.log").replace(self.folder / "server.log.before")
         with (self.folder / "server.log").open("wb") as log:
             server = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
@@ -108,17 +111,18 @@ class Keeper:
             starts.write(json.dumps(line) + "\n")
 
     def _unwanted(self) -> bool:
-        """Whether nobody wants the server; then nobody can be told of it any more."""
+        """Whether nobody wants the server. Then the lock stays held to this process's end, so that nobody is told of
+        this server, nor starts another beside it."""
         if leases.live(self.folder):
             return False
         try:
-            with FileLock(self.folder / "lock", timeout=0):
-                if leases.live(self.folder):
-                    return False
-                (self.folder / "server.json").unlink(missing_ok=True)
-                return True
+            self.lock.acquire(timeout=0)
         except Timeout:  # somebody is about to use it
             return False
+        if leases.live(self.folder):
+            self.lock.release()
+            return False
+        return True
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

@@ -55,7 +55,7 @@ class ServedEngine:
             base_url=f"{self._server.root_url}/v1",
             api_key=self._server.key,
             timeout=REQUEST_SECONDS,
-            max_retries=0,
+            max_retries=2,  # a connection kept open may have been closed from the other side
         )
         self._slots = asyncio.Semaphore(section.max_batch)
         self._loading: dict[str, asyncio.Lock] = {}
@@ -120,8 +120,11 @@ class ServedEngine:
         self._closed = True
         try:
             for name in sorted(self._loaded):
-                await self._post("/unload_lora_adapter", {"lora_name": name})
-        except OpenAIError:
+                try:
+                    await self._post("/unload_lora_adapter", {"lora_name": name})
+                except APIStatusError:
+                    continue  # another stage that had it too has unloaded it
+        except APIConnectionError:
             self._loaded.clear()  # the server is gone, and its adapters with it
         finally:
             self._lease.unlink(missing_ok=True)
@@ -169,6 +172,8 @@ class ServedEngine:
 
     async def _fault(self, error: OpenAIError) -> Exception:
         """A request's own fault, or, when the server does not answer any more, the engine's."""
+        if self._closed:
+            return EngineError("the engine is closed")
         lost = isinstance(error, APIConnectionError) or (
             isinstance(error, APIStatusError) and error.status_code >= 500
         )

@@ -4,7 +4,7 @@
     lock           held while one is started, or given up
     leases/        who wants it to live (`tasks.engines.leases`)
     server.json    what runs: keeper, port, state; readable by its user alone, since it holds the API's key
-    server.log     what vLLM said
+    server.log     what vLLM said; server.log.before: at the start before
     starts.jsonl   a line a start that succeeded, with its seconds
 
 Nobody starts a server before a request needs one. Servers listen on 127.0.0.1: stages and their iteration run on one

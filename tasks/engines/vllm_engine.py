@@ -17,6 +17,7 @@ from schemas.config import EngineSection, ModelSection
 from tasks.engines.base import (
     Adapter,
     Completion,
+    EngineDied,
     EngineError,
     Request,
     ScoreRequest,
@@ -132,6 +133,7 @@ class VllmEngine:
     async def _run(self, prompt: list[int], params: Any, adapter: Adapter | None) -> RequestOutput:
         from vllm.inputs import TokensPrompt
         from vllm.lora.request import LoRARequest
+        from vllm.v1.engine.exceptions import EngineDeadError
 
         if self._closed:
             raise EngineError("the engine is closed")
@@ -152,8 +154,15 @@ class VllmEngine:
             outputs = [output async for output in stream]
         except EngineError:
             raise
+        except EngineDeadError as error:
+            if self._closed:
+                raise EngineError("the engine is closed") from error
+            raise EngineDied(
+                "vLLM's engine process has ended (its own log above says why). Run the stage again: it goes on from "
+                "the requests that were answered"
+            ) from error
         except Exception as error:
-            # A dead engine, a refused request, an adapter it can't load: vLLM's errors have no common base.
+            # A refused request, an adapter it can't load: vLLM's errors have no common base.
             reason = str(error).strip() or type(error).__name__
             raise EngineError(f"vLLM refused or failed this request: {reason}") from error
         if not outputs:

