@@ -1,6 +1,6 @@
 """One engine start an iteration against one a stage: seconds, memory and engine starts of a whole iteration.
 
-python -m benchmarks.served_engine [iteration] [--model NAME] [--episodes N] [--repeats N]
+python -m benchmarks.served_engine [--model NAME] [--episodes N] [--repeats N]
 
 The same small configuration runs through all stages of iteration 0, each stage in a process of its own as under
 Prefect workers (but without Prefect), the iteration's process holding the lease on the server:
@@ -91,12 +91,10 @@ class Sampler(threading.Thread):
         """Sample until `done`."""
         while not self.done.wait(SAMPLE_SECONDS):
             all_bytes = engine_bytes = 0
-            for process in psutil.process_iter():
+            for process in self.processes():
                 try:
-                    if not self._ours(process):
-                        continue
                     size, name = process.memory_full_info().pss, " ".join(process.cmdline())
-                except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                except (psutil.NoSuchProcess, psutil.AccessDenied):
                     continue
                 all_bytes += size
                 if "EngineCore" in name:
@@ -105,11 +103,19 @@ class Sampler(threading.Thread):
                     engine_bytes += size
             self.samples.append((time.time(), all_bytes / 2**30, engine_bytes / 2**30, _gpu_gib()))
 
-    def _ours(self, process: psutil.Process) -> bool:
-        key = (process.pid, process.create_time())
-        if key not in self._marked:
-            self._marked[key] = process.environ().get(MARK) == self.mark
-        return self._marked[key]
+    def processes(self) -> list[psutil.Process]:
+        """Live processes with the mark."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                key = (process.pid, process.create_time())
+                if key not in self._marked:
+                    self._marked[key] = process.environ().get(MARK) == self.mark
+                if self._marked[key] and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
 
     def peaks(self, since: float, until: float) -> dict[str, float]:
         """Peak GiB in a span of time."""
@@ -140,9 +146,7 @@ def measure(config: Config, folder: Path) -> dict[str, Any]:
     with (folder / "log").open("w") as log:
         done = subprocess.run(command, env={**os.environ, MARK: mark}, stdout=log, stderr=subprocess.STDOUT)
     ended = time.time()
-    while any(
-        sampler._ours(process) for process in _processes()
-    ):  # a server's end is not measured, but awaited
+    while sampler.processes():  # a server's end is not measured, but awaited
         time.sleep(SAMPLE_SECONDS)
     sampler.done.set()
     sampler.join()
@@ -154,17 +158,6 @@ def measure(config: Config, folder: Path) -> dict[str, Any]:
         for name, (since, until) in spans.items()
     }
     return {"seconds": ended - began, "starts": len(sampler.engines), "stages": stages}
-
-
-def _processes() -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            process.environ()
-            found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            continue
-    return found
 
 
 @app.command(hidden=True)
@@ -255,4 +248,5 @@ def report(found: dict[str, list[dict[str, Any]]]) -> None:
 
 
 if __name__ == "__main__":
-    app(sys.argv[1:] or ["iteration"])
+    given = sys.argv[1:]
+    app(given if given[:1] and not given[0].startswith("-") else ["iteration", *given])
