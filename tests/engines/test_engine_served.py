@@ -128,7 +128,7 @@ def test_it_sleeps_when_no_stage_uses_it_and_wakes_for_the_next(own_server: OwnS
     asyncio.run(check())
 
 
-def test_a_server_that_dies_fails_the_stage_and_the_next_one_starts_it_anew(own_server: OwnServer) -> None:
+def test_a_server_that_dies_takes_its_requests_and_its_processes_along(own_server: OwnServer) -> None:
     async def check() -> None:
         engine = build(own_server)
         folder, server = running(own_server)
@@ -144,9 +144,6 @@ def test_a_server_that_dies_fails_the_stage_and_the_next_one_starts_it_anew(own_
         assert "Run the stage again" in str(results[0]) and str(folder / "server.log") in str(results[0])
         await engine.close()
         assert not psutil.wait_procs(below, timeout=15)[1]
-        engine = build(own_server)
-        assert running(own_server)[1].port and starts(folder) == 2
-        assert isinstance(await engine.generate(ask()), Completion)
-        await engine.close()
+        assert read_server(folder) is None
 
     asyncio.run(check())

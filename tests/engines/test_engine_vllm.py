@@ -13,7 +13,7 @@ import pytest
 
 from schemas.config import EngineSection, ModelSection
 from tasks.engines import build_engine
-from tasks.engines.base import Adapter, Message, Request, Sampling, ScoreRequest
+from tasks.engines.base import Adapter, Engine, EngineDied, Message, Request, Sampling, ScoreRequest
 from tasks.engines.reaper import watch
 
 OWNER = """
@@ -88,6 +88,18 @@ def test_a_full_checkpoint_is_played_without_a_tokenizer_beside_it(real_model: P
     assert asyncio.run(play())
 
 
+async def dies_as_an_engine(engine: Engine) -> None:
+    """Its process killed, it fails the stage, not one row after the other."""
+    cores = [p for p in psutil.Process().children(recursive=True) if "EngineCore" in " ".join(p.cmdline())]
+    question = (Message(role="user", content="Name a number."),)
+    asked = asyncio.create_task(engine.generate(Request(question, Sampling(max_tokens=1500))))
+    await asyncio.sleep(0.5)
+    for core in cores:
+        core.kill()
+    with pytest.raises(EngineDied, match="Run the stage again"):
+        await asked
+
+
 @pytest.mark.vllm
 def test_many_scores_at_once_beside_generation_are_those_of_one_alone(
     real_model: Path, real_adapter: Adapter, tmp_path: Path
@@ -120,6 +132,7 @@ def test_many_scores_at_once_beside_generation_are_those_of_one_alone(
                 alone = await engine.score(request)
                 for one, other in zip(alone.segments, scores.segments, strict=True):
                     assert one == pytest.approx(other, abs=0.3)  # bfloat16, in another batch
+            await dies_as_an_engine(engine)
         finally:
             await engine.close()
 

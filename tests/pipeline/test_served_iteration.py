@@ -1,0 +1,71 @@
+"""An iteration over a vLLM server of its own: one start, and what happens when the server is killed in the middle."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from schemas.config import Config
+from storage.store import Store
+from tasks.engines.servers import Server, servers
+from tasks.iterations import run_iteration
+from tasks.pipeline import engine_cache
+from tasks.stage import StageFailed
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """The base model plays, and does nothing else: one stage."""
+    return Config.model_validate({
+        "run": "trial",
+        "algorithm": "react",
+        "model": {"context_length": 2048},
+        "engines": {"local": {"backend": "openai", "serve": {}, "max_batch": 2}},
+        "evaluation": {"episodes": 6, "baseline": False},
+        "rollout": {"max_steps": 4},
+    })  # fmt: skip
+
+
+def kill_the_server_once_something_is_answered(store: Store, seen: list[Server]) -> None:
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        answered = list(store.root.glob("trial/.requests/*.journal"))
+        found = [server for _, server in servers(engine_cache(store)) if server.state == "ready"]
+        if found and any(journal.stat().st_size for journal in answered):
+            (vllm,) = (
+                p for p in psutil.Process(found[0].keeper).children() if "api_server" in " ".join(p.cmdline())
+            )
+            vllm.kill()
+            seen += found
+            return
+        time.sleep(0.05)
+
+
+def test_a_killed_server_fails_the_stage_by_name_and_running_again_goes_on_from_its_answers(
+    store: Store, config: Config
+) -> None:
+    pytest.importorskip("vllm")
+    killed: list[Server] = []
+    killer = threading.Thread(target=kill_the_server_once_something_is_answered, args=(store, killed))
+    killer.start()
+    with pytest.raises(
+        StageFailed, match=r"evaluation: the vLLM server at .* has ended: .* Run the stage again"
+    ):
+        asyncio.run(run_iteration(store, config))
+    killer.join()
+    (result,) = asyncio.run(run_iteration(store, config))
+    episodes = result.committed.scan("episodes").collect()
+    assert episodes["status"].to_list() == ["ok"] * 6
+    (starts,) = engine_cache(store).glob("servers/*/starts.jsonl")
+    assert len(starts.read_text().splitlines()) == 2
+    gone = [psutil.Process(server.keeper) for server in killed if psutil.pid_exists(server.keeper)]
+    assert not psutil.wait_procs(gone, timeout=15)[1]
+    deadline = time.monotonic() + 20
+    while list(servers(engine_cache(store))):
+        assert time.monotonic() < deadline, "the server outlives the iteration, which nobody wanted"
+        time.sleep(0.2)
