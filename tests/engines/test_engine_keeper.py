@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from schemas.config import EngineSection, ModelSection, ServeSection
 from schemas.load import PROJECT_ROOT
 from storage.ports import free_port
 from tasks.engines import leases, servers
@@ -130,6 +131,30 @@ def test_a_server_that_does_not_answer_in_time_is_given_up_and_says_why(kept: Ke
     while servers.read_server(kept.folder) is not None:
         time.sleep(0.05)
     assert servers.last_error(kept.folder) == "ValueError: no room"
+
+
+def test_the_stack_keeps_the_servers_of_the_last_iteration_and_lets_go_of_others(
+    tmp_path: Path, owner: subprocess.Popen[bytes]
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    model = ModelSection(name=str(tmp_path))
+    small, large = (EngineSection(backend="openai", serve=ServeSection(), max_batch=size) for size in (2, 4))
+    first, second = (servers.server_dir(section, model, tmp_path) for section in (small, large))
+    assert first != second
+
+    def held(folder: Path) -> list[str]:
+        return sorted(lease.name.split("-")[0] for lease in leases.live(folder))
+
+    with servers.serving([small, EngineSection()], model, tmp_path, owner.pid):
+        assert held(first) == ["iteration", "stack"]
+    with servers.serving([small], model, tmp_path, owner.pid):
+        assert held(first) == ["iteration", "stack"]
+        with servers.serving([large], model, tmp_path, owner.pid):
+            assert (held(first), held(second)) == (["iteration"], ["iteration", "stack"])
+    assert (held(first), held(second)) == ([], ["stack"])
+    with servers.serving([small], model, tmp_path):
+        assert held(first) == ["iteration"]
+    assert held(first) == []
 
 
 def test_arguments_of_the_engine_are_written_as_those_of_the_command() -> None:
