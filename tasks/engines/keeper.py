@@ -17,6 +17,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
@@ -29,7 +30,7 @@ from tasks.engines.reaper import descendants, watch
 
 POLL_SECONDS = 0.3
 GRACE_SECONDS = 10.0
-PR_SET_PDEATHSIG = 1  # prctl(2)
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 
 
 def _end_with_parent() -> None:
@@ -127,7 +128,6 @@ class Keeper:
 
 def _end(server: subprocess.Popen[bytes]) -> None:
     """SIGTERM to the server, which ends what it started; SIGKILL for what is left after GRACE_SECONDS."""
-    below = list(descendants())
     if server.poll() is None:
         server.terminate()
         try:
@@ -135,9 +135,24 @@ def _end(server: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
-    for process in psutil.wait_procs(below, timeout=1)[1]:
-        if "tasks/engines/reaper.py" not in " ".join(process.cmdline()):
-            process.kill()
+    psutil.wait_procs(_below(), timeout=1)
+    while left := _below():  # one of them may have started another meanwhile
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=1)
+
+
+def _below() -> list[psutil.Process]:
+    """What the server has left; its orphans too, which this process adopts."""
+    found = []
+    for process in descendants():
+        try:
+            if "tasks/engines/reaper.py" not in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
 
 
 def main() -> None:
@@ -145,6 +160,8 @@ def main() -> None:
     folder, port, seconds, sleeps, *command = sys.argv[1:]
     if os.fork():
         os._exit(0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     keeper = Keeper(Path(folder), int(port), float(seconds), sleeps == "sleeps")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: keeper.stopping.set())

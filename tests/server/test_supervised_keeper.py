@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from schemas.load import PROJECT_ROOT
 
@@ -17,7 +18,7 @@ from flows.processes import become_subreaper
 from storage.ports import free_port
 from tasks.engines import leases, servers
 
-root, helper = Path(sys.argv[1]), sys.argv[2]
+root, helper, way = Path(sys.argv[1]), *sys.argv[2:]
 flows.supervisor.ORPHAN_GRACE_SECONDS = 0.5
 become_subreaper()
 supervisor = flows.supervisor.Supervisor(root, 0, None)
@@ -26,25 +27,29 @@ leases.hold(folder, "stack")
 orphan = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"
 lost = int(subprocess.run([sys.executable, "-c", orphan], stdout=subprocess.PIPE).stdout)
 command = [sys.executable, helper, str(port), str(folder / "pids")]
-servers.launch(folder, port, 20, command, dict(os.environ), sleeps=False)
+servers.launch(folder, port, 20, command, {**os.environ, "NLAC_STACK": str(root)}, sleeps=False)
 deadline = time.monotonic() + 20
 while Path(f"/proc/{lost}").exists() and time.monotonic() < deadline:
     supervisor.reap_orphans()
     time.sleep(0.1)
 server = servers.read_server(folder)
 print(server.keeper if server else 0, Path(f"/proc/{lost}").exists(), flush=True)
-os.kill(os.getpid(), 9)
+if way == "killed":
+    os.kill(os.getpid(), 9)
+supervisor.stop()
 """
 
 
-def test_the_supervisor_spares_a_keeper_and_takes_it_along_when_it_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["killed", "stopped"])
+def test_the_supervisor_spares_a_keeper_and_takes_it_along_at_its_own_end(tmp_path: Path, way: str) -> None:
     helper = PROJECT_ROOT / "tests" / "support" / "health_server.py"
     done = subprocess.run(
-        [sys.executable, "-c", SUPERVISOR, str(tmp_path), str(helper)], capture_output=True, text=True,
+        [sys.executable, "-c", SUPERVISOR, str(tmp_path), str(helper), way], capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT)},
     )  # fmt: skip
     assert done.stdout, done.stderr
     keeper, orphan_lives = done.stdout.split()
     assert keeper != "0" and orphan_lives == "False"
-    if psutil.pid_exists(int(keeper)):
-        assert not psutil.wait_procs([psutil.Process(int(keeper))], timeout=15)[1]
+    pids = [int(keeper), *map(int, (tmp_path / ".cache" / "servers" / "one" / "pids").read_text().split())]
+    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    assert not psutil.wait_procs(left, timeout=15)[1]
