@@ -39,6 +39,7 @@ def build_engine(section: EngineSection, model: ModelSection, cache_dir: Path) -
     Raises:
         EngineConfigError: as check_engine.
         tasks.engines.base.EngineError: the model can't be loaded.
+        tasks.engines.base.EngineDied: vLLM, or a server of our own, does not start.
     """
     check_engine(section, model)
     served = served_model(section, model)

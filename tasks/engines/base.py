@@ -47,8 +47,8 @@ class EngineError(Exception):
 
 
 class EngineDied(Exception):
-    """The engine is gone, so no request can be served any more: the stage fails, rather than fill its rows with
-    errors. The message says what to do."""
+    """The engine is gone, or does not start, so no request can be served any more: the stage fails, rather than fill
+    its rows with errors. The message says what to do."""
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,6 @@ def is_alive(pid: int, started: float) -> bool:
     try:
         process = psutil.Process(pid)
         same = abs(process.create_time() - started) < _TOLERANCE_SECONDS
-        return same and process.status() != psutil.STATUS_ZOMBIE
+        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False

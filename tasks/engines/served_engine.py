@@ -42,7 +42,7 @@ class ServedEngine:
         cache_dir: where servers are written down.
 
     Raises:
-        EngineError: the server does not start.
+        EngineDied: the server does not start.
     """
 
     def __init__(self, section: EngineSection, model: ModelSection, cache_dir: Path) -> None:

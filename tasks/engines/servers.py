@@ -35,7 +35,7 @@ from schemas.config import EngineSection, ModelSection
 from schemas.load import PROJECT_ROOT
 from storage.ports import free_port
 from tasks.engines import leases
-from tasks.engines.base import EngineError
+from tasks.engines.base import EngineDied, EngineError
 from tasks.engines.models import model_digest, resolve_model
 from tasks.engines.vllm_settings import engine_arguments, private_variables
 
@@ -106,7 +106,7 @@ def acquire(section: EngineSection, model: ModelSection, cache_dir: Path) -> tup
     """A server that answers, started where none runs, woken where it sleeps; and this process's lease on it.
 
     Raises:
-        EngineError: it does not start; its log is named.
+        EngineDied: it does not start; its log is named.
     """
     folder = server_dir(section, model, cache_dir)
     lease = leases.hold(folder, "stage")
@@ -189,7 +189,9 @@ def _ready(folder: Path) -> Server:
         if server.state == "ready":
             return server
         time.sleep(POLL_SECONDS)
-    raise EngineError(f"the vLLM server does not start: {last_error(folder)}; see {folder / 'server.log'}")
+    raise EngineDied(
+        f"the vLLM server does not start (engines.<name>.serve): {last_error(folder)}; see {folder / 'server.log'}"
+    )
 
 
 def last_error(folder: Path) -> str:

@@ -52,7 +52,7 @@ class VllmEngine:
         cache_dir: vLLM's caches and merged checkpoints.
 
     Raises:
-        EngineError: vLLM does not start.
+        EngineDied: vLLM does not start.
     """
 
     def __init__(self, section: EngineSection, model: ModelSection, cache_dir: Path) -> None:
@@ -152,7 +152,7 @@ class VllmEngine:
                 TokensPrompt(prompt_token_ids=prompt), params, request_id, lora_request=lora
             )
             outputs = [output async for output in stream]
-        except EngineError:
+        except (EngineError, EngineDied):
             raise
         except EngineDeadError as error:
             if self._closed:
@@ -184,7 +184,7 @@ class VllmEngine:
             self._served[key] = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise EngineError(f"vLLM does not start (its own log above says more): {reason}") from error
+            raise EngineDied(f"vLLM does not start (its own log above says more): {reason}") from error
         self._reapers.append(watch(descendants() - before))
 
 

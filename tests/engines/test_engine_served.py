@@ -147,3 +147,9 @@ def test_a_server_that_dies_takes_its_requests_and_its_processes_along(own_serve
         assert read_server(folder) is None
 
     asyncio.run(check())
+
+
+def test_a_server_that_does_not_start_says_why(own_server: OwnServer) -> None:
+    section = own_server.section.model_copy(update={"options": {"no_such_argument": 1}})
+    with pytest.raises(EngineDied, match=r"does not start .*unrecognized arguments: --no-such-argument=1"):
+        build_engine(section, own_server.model, own_server.cache_dir)
