@@ -92,18 +92,24 @@ class Sampler(threading.Thread):
     def run(self) -> None:
         """Sample until `done`."""
         while not self.done.wait(SAMPLE_SECONDS):
-            all_bytes = engine_bytes = 0
+            sizes: dict[int, int] = {}
+            parents: dict[int, int] = {}
+            engine: set[int] = set()
             for process in self.processes():
                 try:
-                    size, name = process.memory_full_info().pss, " ".join(process.cmdline())
+                    name, parent = " ".join(process.cmdline()), process.ppid()
+                    sizes[process.pid] = process.memory_full_info().pss
                 except (psutil.NoSuchProcess, psutil.AccessDenied):
                     continue
-                all_bytes += size
+                parents[process.pid] = parent
                 if "EngineCore" in name:
                     self.engines.add((process.pid, process.create_time()))
                 if "EngineCore" in name or "openai.api_server" in name:
-                    engine_bytes += size
-            self.samples.append((time.time(), all_bytes / 2**30, engine_bytes / 2**30, _gpu_gib()))
+                    engine.add(process.pid)
+            while more := {pid for pid, parent in parents.items() if parent in engine} - engine:
+                engine |= more  # vLLM's workers have no name of their own
+            all_gib, engine_gib = (sum(sizes[pid] for pid in pids) / 2**30 for pids in (sizes, engine))
+            self.samples.append((time.time(), all_gib, engine_gib, _gpu_gib()))
 
     def processes(self) -> list[psutil.Process]:
         """Live processes with the mark."""

@@ -16,6 +16,7 @@ from schemas.config import EngineSection, ModelSection, ServeSection
 from schemas.load import PROJECT_ROOT
 from storage.ports import free_port
 from tasks.engines import leases, servers
+from tests.support.processes import all_end
 
 SERVER = PROJECT_ROOT / "tests" / "support" / "health_server.py"
 ENVIRONMENT = {**os.environ, "VLLM_API_KEY": "secret"}
@@ -50,11 +51,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     for lease in leases.live(server.folder):
         lease.unlink()
     if running := servers.read_server(server.folder):
-        psutil.wait_procs([psutil.Process(running.keeper)], timeout=10)
-
-
-def all_end(processes: list[psutil.Process]) -> bool:
-    return not psutil.wait_procs(processes, timeout=10)[1]
+        all_end([psutil.Process(running.keeper)], 15)
 
 
 @pytest.fixture
@@ -89,7 +86,7 @@ def test_a_server_ends_when_its_owner_is_killed(kept: Kept, owner: subprocess.Po
     assert processes[0].parent() != psutil.Process()
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    assert all_end(processes)
+    assert all_end(processes, 15)
     assert servers.read_server(kept.folder) is None
 
 
@@ -103,7 +100,7 @@ def test_a_server_outlives_one_of_two_who_want_it(kept: Kept, owner: subprocess.
     assert all(process.is_running() for process in processes)
     owner.kill()
     owner.wait()
-    assert all_end(processes)
+    assert all_end(processes, 15)
 
 
 def test_a_killed_keeper_takes_its_server_along(kept: Kept) -> None:
@@ -111,7 +108,7 @@ def test_a_killed_keeper_takes_its_server_along(kept: Kept) -> None:
     kept.start()
     processes = kept.wait_ready()
     processes[0].send_signal(signal.SIGKILL)
-    assert all_end(processes)
+    assert all_end(processes, 15)
     assert servers.read_server(kept.folder) is None
 
 
@@ -120,7 +117,7 @@ def test_a_server_that_dies_is_no_longer_found(kept: Kept) -> None:
     kept.start()
     processes = kept.wait_ready()
     processes[1].send_signal(signal.SIGKILL)
-    assert all_end(processes)
+    assert all_end(processes, 15)
     assert servers.read_server(kept.folder) is None
 
 

@@ -17,6 +17,7 @@ from tasks.engines import build_engine
 from tasks.engines.base import Adapter, Completion, Engine, EngineDied, Message, Request, Sampling
 from tasks.engines.servers import Server, put_to_sleep, read_server, server_dir
 from tests.engines.conftest import OwnServer
+from tests.support.processes import all_end
 
 pytestmark = pytest.mark.vllm
 
@@ -143,7 +144,7 @@ def test_a_server_that_dies_takes_its_requests_and_its_processes_along(own_serve
         assert [type(result) for result in results] == [EngineDied] * 3
         assert "Run the stage again" in str(results[0]) and str(folder / "server.log") in str(results[0])
         await engine.close()
-        assert not psutil.wait_procs(below, timeout=15)[1]
+        assert all_end(below, 15)
         assert read_server(folder) is None
 
     asyncio.run(check())

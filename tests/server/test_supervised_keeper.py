@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from schemas.load import PROJECT_ROOT
+from tests.support.processes import all_end
 
 SUPERVISOR = """
 import os, subprocess, sys, time
@@ -27,12 +28,13 @@ leases.hold(folder, "stack")
 orphan = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"
 lost = int(subprocess.run([sys.executable, "-c", orphan], stdout=subprocess.PIPE).stdout)
 command = [sys.executable, helper, str(port), str(folder / "pids")]
-servers.launch(folder, port, 20, command, {**os.environ, "NLAC_STACK": str(root)}, sleeps=False)
-deadline = time.monotonic() + 20
-while Path(f"/proc/{lost}").exists() and time.monotonic() < deadline:
+servers.launch(folder, port, 60, command, {**os.environ, "NLAC_STACK": str(root)}, sleeps=False)
+deadline = time.monotonic() + 60
+server = servers.read_server(folder)
+while (Path(f"/proc/{lost}").exists() or server.state != "ready") and time.monotonic() < deadline:
     supervisor.reap_orphans()
     time.sleep(0.1)
-server = servers.read_server(folder)
+    server = servers.read_server(folder)
 print(server.keeper if server else 0, Path(f"/proc/{lost}").exists(), flush=True)
 if way == "killed":
     os.kill(os.getpid(), 9)
@@ -51,5 +53,4 @@ def test_the_supervisor_spares_a_keeper_and_takes_it_along_at_its_own_end(tmp_pa
     keeper, orphan_lives = done.stdout.split()
     assert keeper != "0" and orphan_lives == "False"
     pids = [int(keeper), *map(int, (tmp_path / ".cache" / "servers" / "one" / "pids").read_text().split())]
-    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    assert not psutil.wait_procs(left, timeout=15)[1]
+    assert all_end([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 15)
