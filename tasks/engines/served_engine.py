@@ -146,6 +146,10 @@ class ServedEngine:
                     answer = await self._client.completions.create(model=await self._load(adapter), **fields)
         except OpenAIError as error:
             raise await self._fault(error) from None
+        except RuntimeError as error:  # of the client library: it was closed under a request
+            if not self._closed:
+                raise
+            raise EngineError("the engine is closed") from error
         return dict(answer.model_dump()["choices"][0])
 
     async def _load(self, adapter: Adapter | None) -> str:
