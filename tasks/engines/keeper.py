@@ -78,6 +78,12 @@ class Keeper:
         os.umask(0o077)
         replace_text(self.folder / "server.json", json.dumps(content, indent=1) + "\n")
 
+    def withdraw(self) -> None:
+        """Remove server.json, unless another keeper has written its own meanwhile."""
+        path = self.folder / "server.json"
+        if path.exists() and json.loads(path.read_text(encoding="utf-8"))["keeper"] == os.getpid():
+            path.unlink()
+
     def run(self, command: list[str]) -> None:
         """Start the server and stay with it to its end."""
         self.record("starting")
@@ -100,7 +106,7 @@ class Keeper:
                 if self._unwanted():
                     return
         finally:
-            (self.folder / "server.json").unlink(missing_ok=True)
+            self.withdraw()
             _end(server)
             if reaper is not None:
                 reaper.communicate()
