@@ -1,8 +1,8 @@
 """One thread that computes what many asyncio tasks ask for, a batch at a time.
 
-Requests that arrive while a batch runs join the next one. A job's future is filled as soon as its own
-result is known, so no caller waits for the slowest of its batch. A batch that fails fails its own jobs and
-nothing else.
+Requests that arrive while a batch runs join the next one, or this one, if the computation asks for more. A job's
+future is filled as soon as its own result is known, so no caller waits for the slowest of its batch. A batch that
+fails fails its own jobs and nothing else.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class BatchWorker:
     def __init__(self, compute: Callable[[list[Job]], None], name: str) -> None:
         self._compute = compute
         self._pending: list[Job] = []
+        self._running: list[Job] = []
         self._last_arrival = 0.0
         self._closing = False
         self._changed = threading.Condition()
@@ -100,6 +101,22 @@ class BatchWorker:
             self._changed.notify()
         return await asyncio.wrap_future(job.future)
 
+    def more(self, like: Job, most: int, rank: Callable[[Job], int]) -> list[Job]:
+        """Waiting jobs that join the batch being computed; called by the computation. No group starves another for
+        ever: who waits for an answer asks for nothing meanwhile, so in the end a group's requests are all answered.
+
+        Args:
+            like: of whose group they are.
+            most: how many at most.
+            rank: the lowest come first, of equal ones those that have waited longest.
+        """
+        with self._changed:
+            self._forget_cancelled()
+            alike = [job for job in self._pending if job.group == like.group]
+            joined = self._take(sorted(alike, key=rank)[:most] if alike else [])
+            self._running += joined
+            return joined
+
     def close(self) -> None:
         """End the thread after failing what is queued. Idempotent; blocks until the current step is over."""
         with self._changed:
@@ -109,17 +126,18 @@ class BatchWorker:
 
     def _loop(self) -> None:
         while batch := self._next_batch():
+            self._running = list(batch)
             try:
                 self._compute(batch)
             except Exception as error:
-                logger.exception("a batch of %d requests failed", len(batch))
+                logger.exception("a batch of %d requests failed", len(self._running))
                 reason = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
                 failure = (
                     error if isinstance(error, EngineError) else EngineError(f"the batch failed: {reason}")
                 )
-                for job in batch:
+                for job in self._running:
                     job.fail(failure)
-            for job in batch:
+            for job in self._running:
                 job.fail(EngineError("the engine gave no result for this request"))
         for job in self._pending:
             job.fail(EngineError("the engine was closed before this request ran"))
@@ -129,19 +147,24 @@ class BatchWorker:
         free = time.monotonic()
         with self._changed:
             while not self._closing:
-                self._pending = [job for job in self._pending if not job.future.cancelled()]
+                self._forget_cancelled()
                 if not self._pending:
                     self._changed.wait()
                     free = time.monotonic()
                 elif (wait := self._settling(free)) > 0:
                     self._changed.wait(wait)
-                else:
-                    chosen = choose(self._pending)
-                    taken = set(map(id, chosen))
-                    self._pending = [job for job in self._pending if id(job) not in taken]
-                    if batch := [job for job in chosen if job.future.set_running_or_notify_cancel()]:
-                        return batch
+                elif batch := self._take(choose(self._pending)):
+                    return batch
             return []
+
+    def _forget_cancelled(self) -> None:
+        self._pending = [job for job in self._pending if not job.future.cancelled()]
+
+    def _take(self, chosen: Sequence[Job]) -> list[Job]:
+        """Chosen jobs, no longer waiting; without those whose callers have gone."""
+        taken = set(map(id, chosen))
+        self._pending = [job for job in self._pending if id(job) not in taken]
+        return [job for job in chosen if job.future.set_running_or_notify_cancel()]
 
     def _settling(self, free: float) -> float:
         """Seconds yet to wait for more jobs; callers of the last batch are about to submit their next

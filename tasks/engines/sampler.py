@@ -158,6 +158,34 @@ def draw(rows: Sequence[Row], logits: torch.Tensor) -> tuple[list[int], list[flo
     return tokens[:, 0].tolist(), logprobs.gather(1, tokens)[:, 0].tolist()
 
 
+def advance(rows: Sequence[Row], logits: torch.Tensor, on_done: Callable[[Row], None]) -> dict[int, int]:
+    """Choose and take the next token of every row that is not done.
+
+    Args:
+        rows: R rows.
+        logits: [R, vocabulary], raw, float32; overwritten.
+        on_done: called with each row as it ends.
+
+    Returns:
+        The tokens, by the rows' numbers.
+    """
+    chosen = {}
+    left = [index for index, row in enumerate(rows) if not row.done]
+    # A few rows at a time: they fit into a CPU's cache, a whole batch is many passes over main memory.
+    together = len(rows) if logits.is_cuda else max(1, CACHED_LOGITS // logits.shape[1])
+    for start in range(0, len(left), together):
+        some = left[start : start + together]
+        whole = len(some) == len(rows)
+        tokens, logprobs = draw([rows[i] for i in some], logits if whole else logits[some])
+        for index, token, logprob in zip(some, tokens, logprobs, strict=True):
+            row = rows[index]
+            row.accept(token, logprob)
+            chosen[index] = token
+            if row.done:
+                on_done(row)
+    return chosen
+
+
 class RowSampler(LogitsProcessor):  # type: ignore[misc]
     """Chooses every row's next token, and makes it the greatest logit for `generate` to take.
 
@@ -173,19 +201,8 @@ class RowSampler(LogitsProcessor):  # type: ignore[misc]
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores [rows, vocabulary] whose argmax is the choice; logits come in raw, in float32."""
         chosen = torch.full((len(self.rows), 1), self._pad_id)
-        left = [index for index, row in enumerate(self.rows) if not row.done]
-        # A few rows at a time: they fit into the processor's cache, a whole batch is many passes over main memory.
-        together = max(1, CACHED_LOGITS // scores.shape[1])
-        for start in range(0, len(left), together):
-            some = left[start : start + together]
-            whole = len(some) == len(self.rows)
-            tokens, logprobs = draw([self.rows[i] for i in some], scores if whole else scores[some])
-            for index, token, logprob in zip(some, tokens, logprobs, strict=True):
-                row = self.rows[index]
-                row.accept(token, logprob)
-                chosen[index] = token
-                if row.done:
-                    self._on_done(row)
+        for index, token in advance(self.rows, scores, self._on_done).items():
+            chosen[index] = token
         return scores.scatter_(1, chosen.to(scores.device), torch.inf)
 
 

@@ -1,10 +1,11 @@
-"""The in-process backend: transformers' `generate` with dynamic batching, on CPU or one GPU.
+"""The in-process backend: transformers' models under continuous batching, on CPU or one GPU.
 
-Two modes. The usual one keeps batches small and full: rows are sorted by length, and once half of a batch
-is done the rest goes on alone. A row's random stream is its own, but its logits carry the rounding of its
-batch's shape. The deterministic one computes in float32 with shapes that follow from the request alone (rows
-filled up to max_batch, lengths of prompt and context rounded up), so that a request's result is bitwise
-independent of its companions.
+Two modes. The usual one keeps its batch full: a row that ends makes place for a waiting request
+(`tasks.engines.continuous`). A row's random stream is its own, but its logits carry the rounding of its batch's shape.
+The deterministic one computes in float32 with shapes that follow from the request alone (rows filled up to max_batch,
+lengths of prompt and context rounded up), so that a request's result is bitwise independent of its companions; its
+batches are the library's `generate`, and so are those of models whose layers do not all attend to everything
+(sliding windows, recurrent states): there, once half of a batch is done the rest goes on alone.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tasks.engines.base import (
 )
 from tasks.engines.batching import BatchWorker, Job
 from tasks.engines.chat import ChatTokenizer, shared_chat_tokenizer
+from tasks.engines.continuous import Asked, ContinuousBatch
 from tasks.engines.models import resolve_model
 from tasks.engines.prefill import (
     Prompts,
@@ -45,7 +47,9 @@ from tasks.engines.prefill import (
     shared_head,
     spread,
 )
+from tasks.engines.prefixes import Prefixes, Text, shared
 from tasks.engines.sampler import Halt, Row, RowSampler
+from tasks.engines.slots import fits
 
 if TYPE_CHECKING:
     from xgrammar import CompiledGrammar
@@ -90,6 +94,8 @@ class TransformersEngine:
         self._tokenizer: ChatTokenizer = shared_chat_tokenizer(path, model.revision)
         self._stop_ids = stop_ids(base, self._tokenizer)
         self._vocabulary = int(base.get_output_embeddings().weight.shape[0])
+        self._continuous = not section.deterministic and fits(base)
+        self._prefixes = Prefixes()
         self._pool: AdapterPool | None = AdapterPool(base, merge=section.merge_adapters)
         info = xgrammar.TokenizerInfo.from_huggingface(
             self._tokenizer.tokenizer, vocab_size=self._vocabulary, stop_token_ids=sorted(self._stop_ids)
@@ -106,7 +112,8 @@ class TransformersEngine:
         row = Row(request.sampling, prompt, self._stop_ids, self._tokenizer, grammar)
         shape = (self._padded(len(prompt)), self._padded(request.sampling.max_tokens))
         group = ("generate", request.adapter, shape if self._section.deterministic else None)
-        job = Job(row, group, (request.sampling.max_tokens, len(prompt)), self._section.max_batch)
+        asked = Asked(row, Text(request.adapter.digest if request.adapter else "", prompt))
+        job = Job(asked, group, (request.sampling.max_tokens, len(prompt)), self._section.max_batch)
         completion: Completion = await self._worker.submit(job)
         return completion
 
@@ -129,7 +136,7 @@ class TransformersEngine:
     async def close(self) -> None:
         """As the protocol. A running batch is given up after its current token."""
         await asyncio.to_thread(self._worker.close)
-        self._pool = None
+        self._pool, self._prefixes = None, Prefixes()
 
     def _check_length(self, prompt: int, completion: int) -> None:
         if prompt + completion > self._context_length:
@@ -159,13 +166,25 @@ class TransformersEngine:
         assert self._pool is not None
         kind, adapter, _ = cast("tuple[str, Adapter | None, object]", jobs[0].group)
         with self._pool.under(adapter) as model:
-            if kind == "generate":
+            if kind == "generate" and self._continuous:
+                self._write(model, jobs)
+            elif kind == "generate":
                 self._generate(model, jobs)
             else:
                 self._score(model, jobs)
 
+    def _write(self, model: torch.nn.Module, jobs: list[Job]) -> None:
+        def more(most: int) -> list[Job]:
+            # Those that know most of their prompt come first, before it is forgotten.
+            return self._worker.more(jobs[0], most, lambda job: -shared(job.payload.text, self._prefixes))
+
+        batch = ContinuousBatch(
+            model, jobs[0].payload.text.owner, self._prefixes, jobs[0].rows, self._tokenizer.pad_id
+        )
+        batch.run(jobs, more, lambda: self._worker.closing)
+
     def _generate(self, model: torch.nn.Module, jobs: list[Job]) -> None:
-        by_row = {job.payload: job for job in jobs}
+        by_row = {job.payload.row: job for job in jobs}
         rows: list[Row] = list(by_row)
         fixed = self._section.deterministic
         if fixed:

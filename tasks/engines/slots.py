@@ -1,0 +1,144 @@
+"""A key-value cache of slots: rows of a batch come and go while the others are being written.
+
+Transformers' dynamic cache pads all rows to one length and copies all of them at every token. Here a row lies in a
+slot of its own, its first token at position 0, so that it is written in place, what it leaves behind is overwritten by
+the next, and no row waits for another. Which positions a token sees follows from its own position alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
+
+STEP = 128  # slots grow by multiples of this many positions
+
+Held = list[tuple[torch.Tensor, torch.Tensor]]
+"""A row's keys and values, a pair a layer, each [heads, tokens, head dim]."""
+
+
+def fits(model: torch.nn.Module) -> bool:
+    """Whether a model's rows can lie in slots: every layer attends to all that came before, by given positions."""
+    layers = DynamicCache(config=model.config).layers
+    known = inspect.signature(model.forward).parameters
+    return all(type(layer) is DynamicLayer for layer in layers) and "position_ids" in known
+
+
+class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer's keys and values, [slots, heads, positions, head dim]; where to write stands in `cache`."""
+
+    def __init__(self, cache: SlotCache) -> None:
+        super().__init__()
+        self._cache = cache
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Make the slots, or more and longer ones. What is not written yet is 0: a masked NaN would spread."""
+
+        def longer(old: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor:
+            _, heads, _, width = states.shape
+            new = states.new_zeros(self._cache.slots, heads, self._cache.capacity, width)
+            if old is not None:
+                new[: old.shape[0], :, : old.shape[2]] = old
+            return new
+
+        self.keys, self.values = longer(self.keys, key_states), longer(self.values, value_states)
+        self.is_initialized = True
+
+    def reserve(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Room for what is about to be written, of these heads and widths."""
+        room = self.keys.shape if self.is_initialized else (0, 0, 0)
+        if room[0] < self._cache.slots or room[2] < self._cache.capacity:
+            self.lazy_initialization(key_states, value_states)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write tokens [rows, heads, tokens, head dim] to their rows' slots; give back all that those rows hold."""
+        cache = self._cache
+        self.reserve(key_states, value_states)
+        place = (cache.rows[:, None], slice(None), cache.positions)
+        self.keys[place] = key_states.transpose(1, 2)
+        self.values[place] = value_states.transpose(1, 2)
+        which = slice(len(cache.rows)) if cache.leading else cache.rows
+        return self.keys[which, :, : cache.width], self.values[which, :, : cache.width]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """As transformers asks; masks are given whole, so it is of no consequence."""
+        return self._cache.width, 0
+
+    def get_seq_length(self) -> int:
+        """As transformers asks; positions are given."""
+        return self._cache.width
+
+    def get_max_length(self) -> int:
+        """No bound but the model's."""
+        return -1
+
+
+class SlotCache(Cache):  # type: ignore[misc]
+    """See the module.
+
+    Args:
+        model: `fits` is true of it.
+        most: rows at once; slots are made as they are needed.
+    """
+
+    def __init__(self, model: torch.nn.Module, most: int) -> None:
+        self._most, self.slots, self.capacity, self.width, self.leading = most, 0, 0, 0, True
+        self._device = model.device
+        self.rows = self.positions = torch.zeros(0, dtype=torch.long, device=self._device)
+        layers = model.config.get_text_config(decoder=True).num_hidden_layers
+        super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
+
+    def read(
+        self, model: torch.nn.Module, slots: Sequence[int], starts: Sequence[int], tokens: torch.Tensor
+    ) -> torch.Tensor:
+        """Have the model read tokens behind what some slots hold.
+
+        Args:
+            model: the model.
+            slots: of the rows; those from 0 on are read without copying.
+            starts: how much each slot holds.
+            tokens: ids [rows, tokens]. Padding stands on the right and is overwritten by what comes next.
+
+        Returns:
+            The logits behind the last token of each row, [rows, vocabulary].
+        """
+        self.leading = list(slots) == list(range(len(slots)))
+        self.rows = torch.tensor(slots, device=self._device)
+        first = torch.tensor(starts, device=self._device)
+        self.positions = first[:, None] + torch.arange(tokens.shape[1], device=self._device)
+        self.width = max(starts) + tokens.shape[1]
+        self._reserve(max(slots), self.width)
+        seen = torch.arange(self.width, device=self._device) <= self.positions[:, None, :, None]
+        logits: torch.Tensor = model(
+            input_ids=tokens.to(self._device),
+            attention_mask=seen,
+            position_ids=self.positions,
+            past_key_values=self,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+        return logits
+
+    def held(self, slot: int, tokens: int) -> Held:
+        """Views of the first tokens of a slot."""
+        return [(layer.keys[slot, :, :tokens], layer.values[slot, :, :tokens]) for layer in self.layers]
+
+    def place(self, slot: int, held: Held, tokens: int) -> None:
+        """Copy the first tokens of a row into a slot."""
+        self._reserve(slot, tokens)
+        for layer, (keys, values) in zip(self.layers, held, strict=True):
+            layer.reserve(keys[None], values[None])
+            layer.keys[slot, :, :tokens] = keys[:, :tokens]
+            layer.values[slot, :, :tokens] = values[:, :tokens]
+
+    def _reserve(self, slot: int, tokens: int) -> None:
+        """Layers make room when they are next written to."""
+        if slot >= self.slots:
+            self.slots = min(self._most, max(slot + 1, 2 * self.slots))
+        self.capacity = max(self.capacity, -(-tokens // STEP) * STEP)

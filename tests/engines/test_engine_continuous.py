@@ -1,0 +1,167 @@
+"""Continuous batching: every row writes what it would write alone, whoever comes and goes beside it."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from schemas.config import EngineSection, ModelSection
+from tasks.engines import prefixes as prefixes_module
+from tasks.engines.base import Adapter, Completion, EngineError, Message, Request, Sampling
+from tasks.engines.batching import BatchWorker, Job
+from tasks.engines.prefixes import BLOCK, Prefixes, Text, shared
+from tasks.engines.slots import SlotCache
+from tasks.engines.transformers_engine import TransformersEngine
+
+RULES = "You guess a number between one and twenty, and are told whether it is higher or lower."
+
+
+@pytest.fixture
+def model(tiny_model: Path) -> Iterator[PreTrainedModel]:
+    with torch.inference_mode():
+        yield AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
+
+
+@pytest.fixture
+def engine(tiny_model: Path) -> TransformersEngine:
+    section = EngineSection(max_batch=3)
+    return TransformersEngine(section, ModelSection(name=str(tiny_model), dtype="float32", device="cpu"))
+
+
+def greedy(*turns: str, tokens: int = 8, adapter: Adapter | None = None) -> Request:
+    chat = [Message(role="system", content=RULES)]
+    chat += [Message(role=("user", "assistant")[i % 2], content=turn) for i, turn in enumerate(turns)]
+    return Request(tuple(chat), Sampling(temperature=0, max_tokens=tokens), adapter)
+
+
+def alone(model: PreTrainedModel, engine: TransformersEngine, request: Request) -> list[int]:
+    """What the library writes without a batch, a cache of ours, or anything before."""
+    prompt = engine._tokenizer.prompt_ids(request.messages)
+    limit = request.sampling.max_tokens
+    written = model.generate(torch.tensor([prompt]), max_new_tokens=limit, do_sample=False, pad_token_id=0)
+    tokens = written[0, len(prompt) :].tolist()
+    ends = [i for i, token in enumerate(tokens) if token in engine._stop_ids]
+    return tokens[: ends[0]] if ends else tokens
+
+
+def test_rows_that_come_and_go_write_what_they_would_write_alone(
+    engine: TransformersEngine, model: PreTrainedModel
+) -> None:
+    async def play(number: int) -> list[tuple[Request, Completion]]:
+        """An episode: each prompt goes on where the last one ended."""
+        turns, said = [f"Guess number {number}. " + "Think. " * number], []
+        for turn in range(4):
+            request = greedy(*turns, tokens=2 + (5 * number + 3 * turn) % 11)
+            said.append((request, await engine.generate(request)))
+            turns += [said[-1][1].text, f"higher than {turn}"]
+        return said
+
+    async def episodes() -> list[tuple[Request, Completion]]:
+        played = await asyncio.gather(*map(play, range(7)))
+        await engine.close()
+        return [pair for episode in played for pair in episode]
+
+    for request, completion in asyncio.run(episodes()):
+        assert list(completion.token_ids) == alone(model, engine, request)
+
+
+def test_a_waiting_request_takes_a_freed_place_at_once(engine: TransformersEngine) -> None:
+    order: list[str] = []
+
+    async def ask(name: str, tokens: int) -> None:
+        await engine.generate(greedy(name, tokens=tokens))
+        order.append(name)
+
+    async def all_of_them() -> None:
+        # Three places: one long row, and eight short ones that pass by it.
+        names = [f"short {number}" for number in range(8)]
+        await asyncio.gather(ask("long", 150), *[ask(name, 4) for name in names])
+        await engine.close()
+
+    asyncio.run(all_of_them())
+    assert order[-1] == "long"
+
+
+def test_only_what_is_new_in_a_prompt_is_read(engine: TransformersEngine) -> None:
+    assert engine._pool is not None
+    read: list[int] = []
+    engine._pool._base.register_forward_pre_hook(
+        lambda _, __, kwargs: read.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+
+    async def two_turns() -> tuple[int, int]:
+        first = greedy("Guess. " * 40, tokens=2)
+        answer = await engine.generate(first)
+        before = sum(read)
+        await asyncio.gather(*[engine.generate(first)] * 2)  # the same again: all is known
+        again = sum(read) - before
+        before = sum(read)
+        await engine.generate(greedy("Guess. " * 40, answer.text, "lower", tokens=2))
+        new = sum(read) - before
+        await engine.close()
+        return again, new
+
+    again, new = asyncio.run(two_turns())
+    assert again <= 4  # each time the last token of the prompt, and perhaps the first one written
+    assert new < 30 < 80 < read[0]
+
+
+def test_another_adapter_shares_nothing(
+    engine: TransformersEngine, tiny_adapters: list[Adapter], tiny_model: Path
+) -> None:
+    async def checks() -> None:
+        base, adapted = greedy("Guess."), greedy("Guess.", adapter=tiny_adapters[0])
+        together = await asyncio.gather(*[engine.generate(r) for r in (base, adapted, base, adapted)])
+        assert together[0] == together[2] and together[1] == together[3]
+        assert together[0].token_ids != together[1].token_ids
+        await engine.close()
+        fresh = TransformersEngine(
+            EngineSection(max_batch=3), ModelSection(name=str(tiny_model), dtype="float32", device="cpu")
+        )
+        assert (await fresh.generate(adapted)).token_ids == together[1].token_ids
+        await fresh.close()
+
+    asyncio.run(checks())
+
+
+def test_finished_rows_give_way_when_memory_is_full(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, known = SlotCache(model, 2), Prefixes()
+    texts = [Text("", list(range(start, start + 2 * BLOCK))) for start in (0, 100, 200)]
+    for text in texts:
+        cache.read(model, [0], [0], torch.tensor([list(text.tokens)]))
+        entry = known.add(text, 0)
+        known.finish(entry, text, cache)
+        monkeypatch.setattr(prefixes_module, "KEPT_BYTES", 2 * entry.size)
+    assert [shared(text, known) for text in texts] == [0, 2, 2]
+    found, tokens = known.find(Text("", [*texts[1].tokens, 5]))
+    assert found is not None and found.slot is None and tokens == 2 * BLOCK
+    assert known.find(texts[1])[1] == 2 * BLOCK - 1  # the last token is always read
+    assert known.find(Text("other", texts[1].tokens)) == (None, 0)
+    known.drop(found)
+    assert shared(texts[1], known) == 0
+
+
+def test_a_computation_that_fails_fails_those_who_joined_it_too() -> None:
+    def compute(jobs: list[Job]) -> None:
+        jobs += worker.more(jobs[0], 5, lambda job: job.payload)
+        taken.append([job.payload for job in jobs])
+        raise ValueError("broken")
+
+    def job(payload: int, group: str) -> Job:
+        return Job(payload, group, (0,), rows=1)
+
+    async def checks() -> None:
+        asked = [worker.submit(one) for one in (job(9, "a"), job(8, "a"), job(3, "b"), job(7, "a"))]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        assert all(isinstance(r, EngineError) and "broken" in str(r) for r in results)
+
+    taken: list[list[int]] = []
+    worker = BatchWorker(compute, "test")
+    asyncio.run(checks())
+    worker.close()
+    assert sorted(taken) == [[3], [9, 7, 8]]
