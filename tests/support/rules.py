@@ -1,7 +1,10 @@
 """Scripted players of the number game, for tests. They read nothing but the prompt."""
 
+import asyncio
 import os
+from hashlib import sha256
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from tasks.engines.base import Request, ScoreRequest, Scores
 
@@ -74,6 +77,24 @@ def counted(request: Request) -> str:
 
 
 counted.score = _score  # type: ignore[attr-defined]
+
+
+CAP = 4
+_places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+
+async def noted(request: Request) -> str:
+    """The player, who answers CAP requests at a time and takes a while; the file NLAC_TEST_COUNT has a line for each
+    one that it has begun with."""
+    digest = sha256(repr((request.messages, request.sampling)).encode()).hexdigest()
+    async with _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(CAP)):
+        with Path(os.environ["NLAC_TEST_COUNT"]).open("a") as notes:
+            notes.write(f"{digest}\n")
+        await asyncio.sleep(0.005)
+        return number_game(request)
+
+
+noted.score = _score  # type: ignore[attr-defined]
 
 
 def refines_badly(request: Request) -> str:

@@ -1,0 +1,153 @@
+"""Tokens a second by batch size: the transformers backend, plain `generate`, transformers' own continuous batching."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated
+
+import torch
+import typer
+from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
+
+from benchmarks.checks import OUT, print_figures, write_checks
+from schemas.config import EngineSection, ModelSection
+from tasks.engines import build_engine
+from tasks.engines.base import Engine, Message, Request, Sampling
+from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
+from tasks.engines.models import resolve_model
+from tasks.engines.prefill import pad_left
+
+WAVES = 2  # batches' worth of requests
+Way = Callable[[Sequence[Request]], Awaitable[int]]  # answers requests; gives the number of tokens written
+
+
+def requests(count: int, first: int, words: int, tokens: int) -> list[Request]:
+    """Prompts of like length that begin differently, and limits from a quarter of `tokens` to all of them."""
+    return [
+        Request(
+            (
+                Message(role="system", content=f"{n}"),
+                Message(role="user", content=f"Tell me about {n}. " * words),
+            ),
+            Sampling(max_tokens=tokens * (1 + n % 4) // 4, seed=n),
+        )
+        for n in range(first, first + count)
+    ]
+
+
+def by_engine(engine: Engine) -> Way:
+    """The program's backend, asked for everything at once."""
+
+    async def write(asked: Sequence[Request]) -> int:
+        answers = await asyncio.gather(*[engine.generate(one) for one in asked])
+        return sum(answer.completion_tokens for answer in answers)
+
+    return write
+
+
+def useful(tokens: Sequence[int], request: Request, ends: set[int]) -> int:
+    """Tokens before the end of turn, within the request's limit."""
+    written = list(tokens[: request.sampling.max_tokens])
+    return next((i for i, token in enumerate(written) if token in ends), len(written))
+
+
+def by_generate(model: PreTrainedModel, chat: ChatTokenizer, batch: int) -> Way:
+    """Batches one after the other, each as long as its longest limit."""
+
+    async def write(asked: Sequence[Request]) -> int:
+        tokens = 0
+        for start in range(0, len(asked), batch):
+            some = asked[start : start + batch]
+            ids, mask = pad_left([chat.prompt_ids(one.messages) for one in some], chat.pad_id, "cpu")
+            limit = max(one.sampling.max_tokens for one in some)
+            config = GenerationConfig(
+                max_new_tokens=limit,
+                do_sample=True,
+                top_k=0,
+                eos_token_id=chat.end_ids,
+                pad_token_id=chat.pad_id,
+            )
+            with torch.inference_mode():
+                rows = model.generate(ids, attention_mask=mask, generation_config=config)
+            written = rows[:, ids.shape[1] :].tolist()
+            tokens += sum(useful(row, one, set(chat.end_ids)) for row, one in zip(written, some, strict=True))
+        return tokens
+
+    return write
+
+
+def by_generate_batch(model: PreTrainedModel, chat: ChatTokenizer, batch: int) -> Way:
+    """Transformers' continuous batching. It has one limit for all, so requests of a limit go together."""
+
+    async def write(asked: Sequence[Request]) -> int:
+        tokens = 0
+        for limit in sorted({one.sampling.max_tokens for one in asked}):
+            some = [one for one in asked if one.sampling.max_tokens == limit]
+            config = GenerationConfig(
+                max_new_tokens=limit,
+                do_sample=True,
+                top_k=0,
+                eos_token_id=chat.end_ids[0],
+                pad_token_id=chat.pad_id,
+            )
+            rows = model.generate_batch(
+                [chat.prompt_ids(one.messages) for one in some],
+                generation_config=config,
+                continuous_batching_config=ContinuousBatchingConfig(
+                    num_blocks=4 * batch, max_batch_tokens=2048, max_requests_per_batch=batch
+                ),
+            )
+            tokens += sum(
+                useful(row.generated_tokens, one, set(chat.end_ids))
+                for row, one in zip(rows.values(), some, strict=True)
+            )
+        return tokens
+
+    return write
+
+
+async def rate(way: Way, asked: Sequence[Request]) -> float:
+    """Tokens a second."""
+    begun = time.perf_counter()
+    return await way(asked) / (time.perf_counter() - begun)
+
+
+async def measure(model: ModelSection, batch: int, repeats: int, words: int, tokens: int) -> dict[str, float]:
+    """Medians of the ways, which alternate; never the same prompts twice."""
+    path = str(resolve_model(model))
+    chat = load_chat_tokenizer(path)
+    library = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, model.dtype)).eval()
+    paged = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, model.dtype)).eval()
+    engine = build_engine(EngineSection(max_batch=batch), model, OUT)
+    ways = {
+        "backend transformers": by_engine(engine),
+        "generate": by_generate(library, chat, batch),
+        "generate_batch": by_generate_batch(paged, chat, batch),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(repeats):
+        for name, way in ways.items():
+            rates[name].append(
+                await rate(way, requests(WAVES * batch, number * WAVES * batch, words, tokens))
+            )
+    await engine.close()
+    return {name: statistics.median(values) for name, values in rates.items()}
+
+
+def speeds(
+    batches: Annotated[str, typer.Option(help="batch sizes")] = "1,4,16,64",
+    dtypes: Annotated[str, typer.Option(help="types of the weights")] = "bfloat16,float32",
+    repeats: Annotated[int, typer.Option(help="of each way")] = 3,
+    words: Annotated[int, typer.Option(help="a prompt's length, in sentences of some six tokens")] = 30,
+    tokens: Annotated[int, typer.Option(help="longest completion")] = 48,
+) -> None:
+    """Tokens a second by batch size, dtype and way; figures without a bar."""
+    OUT.mkdir(exist_ok=True)
+    figures: dict[str, dict[str, float]] = {}
+    for dtype in dtypes.split(","):
+        model = ModelSection(dtype=dtype, device="cpu")  # type: ignore[arg-type]
+        for batch in map(int, batches.split(",")):
+            figures[f"{dtype}, {batch}"] = asyncio.run(measure(model, batch, repeats, words, tokens))
+    print_figures("tokens a second, by dtype and batch size", figures)
+    write_checks("rollout", [], tokens_a_second=figures)

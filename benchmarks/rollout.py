@@ -1,0 +1,258 @@
+"""What a rollout loses to waiting for its environment, and what the transformers backend does at each batch size.
+
+    python -m benchmarks.rollout [--backend transformers] [--config configs/guess_number_smollm2.yaml] [--episodes 128]
+    python -m benchmarks.rollout speeds [--batches 1,4,16,64]
+
+`rollout`, the default: the program's own stage plays `--episodes` episodes on an engine that computes `--cap` requests
+at once; every step of the environment takes `--environment-ms` more than it does by itself (half to one and a half of
+it, drawn by the episode). Then an engine just started answers the very requests that were recorded, all there from the
+beginning. The two alternate. Useful tokens a second are those of completions that came back while at least `--cap`
+episodes (requests) were unfinished; start-up and drain are reported apart. rollout_efficiency is the ratio of the
+medians.
+
+`speeds`: tokens a second of the backend, of plain `generate` on batches of the same prompts and limits, and of
+transformers' own continuous batching, by batch size. Figures without a bar.
+"""
+
+import asyncio
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.batch_speeds import speeds
+from benchmarks.checks import check, print_checks, print_figures, write_checks
+from schemas.config import Config, EngineSection, EnvironmentSection, ModelSection
+from schemas.load import load_config
+from tasks import rollout
+from tasks.context import StageContext
+from tasks.engines import build_engine
+from tasks.engines.base import Completion, Engine, Request, ScoreRequest, Scores
+from tasks.engines.cache import RequestCache
+from tasks.environments import make_environment
+from tasks.environments.base import Environment, Step, Task
+from tasks.progress import Progress, ProgressState
+from tasks.stage import Inputs
+
+CONFIG = "configs/guess_number_smollm2.yaml"
+BAR = 0.95
+
+
+class Delayed:
+    """A shipped environment, each of whose steps takes some milliseconds more, off the event loop.
+
+    Args:
+        name: of the environment.
+        options: its own.
+        milliseconds: on the mean.
+    """
+
+    def __init__(self, name: str, options: dict[str, Any], milliseconds: float) -> None:
+        self._inner: Environment = make_environment(EnvironmentSection(name=name, options=options))
+        self._mean, self._stream = milliseconds / 1000, random.Random(0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def reset(self, task: Task) -> str:
+        """As the environment's."""
+        self._stream = random.Random(task.seed)
+        return await self._inner.reset(task)
+
+    async def step(self, action: str) -> Step:
+        """As the environment's, later."""
+        await asyncio.sleep(self._mean * self._stream.uniform(0.5, 1.5))
+        return await self._inner.step(action)
+
+
+@dataclass
+class Recorder:
+    """An engine that notes when each request came back, and what it was."""
+
+    engine: Engine
+    begun: float = 0.0
+    asked: list[Request] = field(default_factory=list)
+    finished: list[tuple[float, int]] = field(default_factory=list)  # time, tokens
+    open: int = 0
+    idle: float = 0.0  # seconds without any request, since the first one
+    _last: float = 0.0
+
+    async def generate(self, request: Request) -> Completion:
+        """Ask the engine."""
+        now = time.perf_counter()
+        self.begun = self.begun or now
+        if not self.open and self.asked:
+            self.idle += now - self._last
+        self.asked.append(request)
+        self.open += 1
+        try:
+            completion = await self.engine.generate(request)
+        finally:
+            self.open -= 1
+            self._last = time.perf_counter()
+        self.finished.append((self._last, completion.completion_tokens))
+        return completion
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Ask the engine."""
+        return await self.engine.score(request)
+
+    async def close(self) -> None:
+        """The engine belongs to the benchmark."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run. Seconds; tokens are those of completions.
+
+    Attributes:
+        startup: loading the engine.
+        steady: from the first request until fewer than `cap` episodes (or requests) were unfinished.
+        drain: from there to the end.
+        idle: of `steady`, without any request at the engine.
+        tokens, requests: that came back in `steady`.
+        rate: tokens a second in `steady`.
+    """
+
+    startup: float
+    steady: float
+    drain: float
+    idle: float
+    requests: int
+    tokens: int
+    rate: float
+
+
+def side(recorder: Recorder, startup: float, few: float) -> Side:
+    """A run whose unfinished episodes or requests fell below the cap at time `few`."""
+    inside = [tokens for at, tokens in recorder.finished if at <= few]
+    last = max(at for at, _ in recorder.finished)
+    steady = few - recorder.begun
+    return Side(startup, steady, last - few, recorder.idle, len(inside), sum(inside), sum(inside) / steady)
+
+
+@dataclass
+class Trial:
+    """What both sides have in common."""
+
+    config: Config
+    section: EngineSection
+    model: ModelSection
+    cap: int
+    folder: Path
+
+    def start(self) -> tuple[Recorder, float]:
+        """A fresh engine, which remembers no prompt, and the seconds it took."""
+        begun = time.perf_counter()
+        engine = build_engine(self.section, self.model, self.folder)
+        return Recorder(engine), time.perf_counter() - begun
+
+    async def play(self, number: int) -> tuple[Side, list[Request]]:
+        """The stage itself, with its journal."""
+        recorder, startup = self.start()
+        ends: list[float] = []
+
+        def report(state: ProgressState) -> None:
+            if state.done:
+                ends.append(time.perf_counter())
+
+        cache = RequestCache(self.folder / f"{number}.journal")
+        ctx = StageContext(
+            config=self.config,
+            stage="rollout",
+            iteration=0,
+            inputs=Inputs(adapters={"policy": None}),
+            workdir=self.folder,
+            cache_dir=self.folder,
+            progress=Progress("rollout", report),
+            cache=cache,
+            _engines={"local": recorder},
+        )
+        output = await rollout.STAGE.run(ctx, ctx.inputs)
+        await recorder.engine.close()
+        cache.close(remove=True)
+        failed = [row for row in output.tables["episodes"] if row.error is not None]
+        if failed:
+            raise RuntimeError(f"{len(failed)} episodes failed: {failed[0].error}")
+        return side(recorder, startup, ends[-self.cap]), recorder.asked
+
+    async def replay(self, asked: Sequence[Request]) -> Side:
+        """The recorded requests, all at once."""
+        recorder, startup = self.start()
+        await asyncio.gather(*[recorder.generate(request) for request in asked])
+        await recorder.engine.close()
+        return side(recorder, startup, recorder.finished[-self.cap][0])
+
+
+async def measure(trial: Trial, repeats: int) -> tuple[list[Side], list[Side]]:
+    """Alternate the two sides."""
+    played, replayed = [], []
+    for number in range(repeats):
+        one, asked = await trial.play(number)
+        played.append(one)
+        replayed.append(await trial.replay(asked))
+    return played, replayed
+
+
+def middle(sides: Sequence[Side]) -> dict[str, float]:
+    """Medians of every figure."""
+    return {name: statistics.median(asdict(s)[name] for s in sides) for name in asdict(sides[0])}
+
+
+app = typer.Typer(add_completion=False)
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    context: typer.Context,
+    backend: Annotated[str, typer.Option(help="transformers or vllm")] = "transformers",
+    config: Annotated[str, typer.Option(help="its environment and policy are played")] = CONFIG,
+    episodes: Annotated[int, typer.Option(help="at least 8 times the cap")] = 128,
+    cap: Annotated[int, typer.Option(help="requests computed at once")] = 16,
+    max_steps: Annotated[int, typer.Option(help="turns an episode has at most")] = 5,
+    environment_ms: Annotated[float, typer.Option(help="mean delay of a step")] = 300.0,
+    repeats: Annotated[int, typer.Option(help="of both sides")] = 3,
+) -> None:
+    """Measure rollout_efficiency."""
+    if context.invoked_subcommand:
+        return
+    if episodes < 8 * cap:
+        raise typer.BadParameter(f"--episodes {episodes} is less than 8 times --cap {cap}")
+    loaded = load_config(config)
+    own = loaded.environment
+    options = {"name": own.name, "options": own.options, "milliseconds": environment_ms}
+    changes = {
+        "environment": own.model_copy(update={"name": "benchmarks.rollout:Delayed", "options": options}),
+        "rollout": loaded.rollout.model_copy(update={"episodes": episodes, "max_steps": max_steps}),
+        "roles": loaded.roles.model_copy(
+            update={"policy": loaded.roles.policy.model_copy(update={"engine": "local"})}
+        ),
+    }
+    section = EngineSection(backend=backend, max_batch=cap)  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Trial(loaded.model_copy(update=changes), section, loaded.model, cap, Path(folder))
+        played, replayed = asyncio.run(measure(trial, repeats))
+    sides = {f"{own.name}, rollout": middle(played), f"{own.name}, replay": middle(replayed)}
+    ratio = middle(played)["rate"] / middle(replayed)["rate"]
+    name = "rollout_efficiency"
+    if backend != "transformers" or config != CONFIG:
+        name += f"_{backend}_{own.name}"
+    checks = [check(name, ratio, ">=", BAR)]
+    print_figures(f"{backend}, cap {cap}, {episodes} episodes, {environment_ms:g} ms a step", sides)
+    print_checks("Rollouts that wait for their environment", checks)
+    every = {"rollout": [asdict(s) for s in played], "replay": [asdict(s) for s in replayed]}
+    write_checks("rollout", checks, **{f"sides of {name}": every})
+    raise typer.Exit(not all(c.ok for c in checks))
+
+
+app.command()(speeds)
+
+
+if __name__ == "__main__":
+    app()
