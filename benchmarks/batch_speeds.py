@@ -144,10 +144,11 @@ def speeds(
 ) -> None:
     """Tokens a second by batch size, dtype and way; figures without a bar."""
     OUT.mkdir(exist_ok=True)
-    figures: dict[str, dict[str, float]] = {}
     for dtype in dtypes.split(","):
         model = ModelSection(dtype=dtype, device="cpu")  # type: ignore[arg-type]
-        for batch in map(int, batches.split(",")):
-            figures[f"{dtype}, {batch}"] = asyncio.run(measure(model, batch, repeats, words, tokens))
-    print_figures("tokens a second, by dtype and batch size", figures)
-    write_checks("rollout", [], tokens_a_second=figures)
+        figures = {
+            f"batch {batch}": asyncio.run(measure(model, int(batch), repeats, words, tokens))
+            for batch in batches.split(",")
+        }
+        print_figures(f"tokens a second, {dtype}", figures)
+        write_checks("rollout", [], **{f"tokens a second, {dtype}": figures})

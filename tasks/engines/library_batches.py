@@ -1,0 +1,93 @@
+"""Batches written by the library's `generate`: in deterministic mode, and of models whose rows can't lie in slots.
+
+Once half of a batch is done the rest goes on alone; what arrives meanwhile waits for its end. In deterministic mode
+shapes follow from one request alone: rows are filled up to the batch's size, and lengths to full buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel, StaticCache
+
+from tasks.engines.base import EngineError, Sampling
+from tasks.engines.batching import Job
+from tasks.engines.chat import ChatTokenizer
+from tasks.engines.padding import pad_rows, padded
+from tasks.engines.prefill import Prompts, read_prompts
+from tasks.engines.sampler import Halt, Row, RowSampler
+
+ONE_TOKEN = Sampling(max_tokens=1)  # of the rows that fill up a deterministic batch
+
+
+class LibraryBatch:
+    """Writes one batch after the other.
+
+    Args:
+        model: a causal language model.
+        tokenizer: its own.
+        stop_ids: tokens that end a turn.
+        fixed: in shapes that follow from one request alone.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: ChatTokenizer, stop_ids: frozenset[int], fixed: bool
+    ) -> None:
+        self._model, self._tokenizer, self._stop_ids, self._fixed = model, tokenizer, stop_ids, fixed
+
+    def run(self, jobs: Sequence[Job], closing: Callable[[], bool]) -> None:
+        """Fill the futures of jobs; payloads are `tasks.engines.continuous.Asked`.
+
+        Raises:
+            EngineError: the engine is closing.
+        """
+        by_row = {job.payload.row: job for job in jobs}
+        rows: list[Row] = list(by_row)
+        if self._fixed:
+            filler = [
+                Row(ONE_TOKEN, rows[0].prompt, self._stop_ids, self._tokenizer) for _ in range(jobs[0].rows)
+            ]
+            rows += filler[len(rows) :]
+        pad_id = self._tokenizer.pad_id
+        ids, mask, cache = self._prompts(rows)
+
+        def on_done(row: Row) -> None:
+            if row in by_row:
+                by_row[row].finish(row.completion())
+
+        while True:
+            sampler = RowSampler(rows, pad_id, on_done)
+            floor = 0 if self._fixed else len(rows) // 2
+            cap = max(row.sampling.max_tokens - len(row.tokens) for row in rows)
+            ids = self._model.generate(
+                ids,
+                attention_mask=mask,
+                past_key_values=cache,
+                generation_config=GenerationConfig(
+                    max_new_tokens=cap, pad_token_id=pad_id, disable_compile=True
+                ),
+                logits_processor=[sampler],
+                stopping_criteria=[Halt(sampler, floor, closing)],
+            )
+            left = [index for index, row in enumerate(rows) if not row.done]
+            if not left:
+                return
+            if closing():
+                raise EngineError("the engine was closed while this request ran")
+            # Finished rows cost as much as others: the rest goes on without them.
+            rows = [rows[index] for index in left]
+            mask = torch.nn.functional.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=1)[left]
+            ids = ids[left]
+            cache.batch_select_indices(torch.tensor(left, device=ids.device))
+
+    def _prompts(self, rows: Sequence[Row]) -> Prompts:
+        """Prompts that have been read; of a fixed shape, prompts that are still to be read."""
+        prompts, pad_id = [row.prompt for row in rows], self._tokenizer.pad_id
+        if not self._fixed:
+            return read_prompts(self._model, prompts, pad_id, str(self._model.device))
+        ids, mask = pad_rows(prompts, pad_id, self._model.device, fixed=True)
+        # MKL rounds by memory alignment: with a fixed context length every row of every product is aligned
+        # alike.
+        length = ids.shape[1] + padded(rows[0].sampling.max_tokens)
+        return Prompts(ids, mask, StaticCache(self._model.config, length))
