@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 import typer
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
+from transformers.generation import ContinuousBatchingManager
 
 from benchmarks.checks import OUT, print_figures, write_checks
 from schemas.config import EngineSection, ModelSection
@@ -77,31 +78,22 @@ def by_generate(model: PreTrainedModel, chat: ChatTokenizer, batch: int) -> Way:
     return write
 
 
-def by_generate_batch(model: PreTrainedModel, chat: ChatTokenizer, batch: int) -> Way:
-    """Transformers' continuous batching. It has one limit for all, so requests of a limit go together."""
+def by_manager(manager: ContinuousBatchingManager, chat: ChatTokenizer) -> Way:
+    """Transformers' continuous batching, running; asked for everything at once."""
 
     async def write(asked: Sequence[Request]) -> int:
+        waiting = {
+            manager.add_request(chat.prompt_ids(one.messages), max_new_tokens=one.sampling.max_tokens): one
+            for one in asked
+        }
         tokens = 0
-        for limit in sorted({one.sampling.max_tokens for one in asked}):
-            some = [one for one in asked if one.sampling.max_tokens == limit]
-            config = GenerationConfig(
-                max_new_tokens=limit,
-                do_sample=True,
-                top_k=0,
-                eos_token_id=chat.end_ids[0],
-                pad_token_id=chat.pad_id,
-            )
-            rows = model.generate_batch(
-                [chat.prompt_ids(one.messages) for one in some],
-                generation_config=config,
-                continuous_batching_config=ContinuousBatchingConfig(
-                    num_blocks=4 * batch, max_batch_tokens=2048, max_requests_per_batch=batch
-                ),
-            )
-            tokens += sum(
-                useful(row.generated_tokens, one, set(chat.end_ids))
-                for row, one in zip(rows.values(), some, strict=True)
-            )
+        while waiting:
+            answer = manager.get_result(timeout=120)
+            if answer is None or answer.error is not None:
+                raise RuntimeError(f"continuous batching of transformers failed: {answer and answer.error}")
+            if answer.is_finished():
+                one = waiting.pop(answer.request_id)
+                tokens += useful(answer.generated_tokens, one, set(chat.end_ids))
         return tokens
 
     return write
@@ -120,10 +112,23 @@ async def measure(model: ModelSection, batch: int, repeats: int, words: int, tok
     library = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, model.dtype)).eval()
     paged = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, model.dtype)).eval()
     engine = build_engine(EngineSection(max_batch=batch), model, OUT)
+    manager = paged.init_continuous_batching(
+        generation_config=GenerationConfig(
+            max_new_tokens=tokens,
+            do_sample=True,
+            top_k=0,
+            eos_token_id=chat.end_ids[0],
+            pad_token_id=chat.pad_id,
+        ),
+        continuous_batching_config=ContinuousBatchingConfig(
+            num_blocks=4 * batch, max_batch_tokens=2048, max_requests_per_batch=batch
+        ),
+    )
+    manager.start()
     ways = {
         "backend transformers": by_engine(engine),
         "generate": by_generate(library, chat, batch),
-        "generate_batch": by_generate_batch(paged, chat, batch),
+        "continuous batching of transformers": by_manager(manager, chat),
     }
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(repeats):
@@ -131,6 +136,7 @@ async def measure(model: ModelSection, batch: int, repeats: int, words: int, tok
             rates[name].append(
                 await rate(way, requests(WAVES * batch, number * WAVES * batch, words, tokens))
             )
+    manager.stop(block=True)
     await engine.close()
     return {name: statistics.median(values) for name, values in rates.items()}
 

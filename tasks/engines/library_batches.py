@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel, StaticCache
+from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel, StaticCache
 
 from tasks.engines.base import EngineError, Sampling
 from tasks.engines.batching import Job
 from tasks.engines.chat import ChatTokenizer
 from tasks.engines.padding import pad_rows, padded
-from tasks.engines.prefill import Prompts, read_prompts
 from tasks.engines.sampler import Halt, Row, RowSampler
 
 ONE_TOKEN = Sampling(max_tokens=1)  # of the rows that fill up a deterministic batch
@@ -50,7 +49,8 @@ class LibraryBatch:
             ]
             rows += filler[len(rows) :]
         pad_id = self._tokenizer.pad_id
-        ids, mask, cache = self._prompts(rows)
+        ids, mask = pad_rows([row.prompt for row in rows], pad_id, self._model.device, fixed=self._fixed)
+        cache = self._cache(ids.shape[1], rows[0].sampling.max_tokens)
 
         def on_done(row: Row) -> None:
             if row in by_row:
@@ -81,13 +81,10 @@ class LibraryBatch:
             ids = ids[left]
             cache.batch_select_indices(torch.tensor(left, device=ids.device))
 
-    def _prompts(self, rows: Sequence[Row]) -> Prompts:
-        """Prompts that have been read; of a fixed shape, prompts that are still to be read."""
-        prompts, pad_id = [row.prompt for row in rows], self._tokenizer.pad_id
+    def _cache(self, length: int, limit: int) -> Cache:
+        """For prompts of a padded length, and completions of at most `limit` tokens."""
         if not self._fixed:
-            return read_prompts(self._model, prompts, pad_id, str(self._model.device))
-        ids, mask = pad_rows(prompts, pad_id, self._model.device, fixed=True)
+            return DynamicCache(config=self._model.config)
         # MKL rounds by memory alignment: with a fixed context length every row of every product is aligned
         # alike.
-        length = ids.shape[1] + padded(rows[0].sampling.max_tokens)
-        return Prompts(ids, mask, StaticCache(self._model.config, length))
+        return StaticCache(self._model.config, length + padded(limit))

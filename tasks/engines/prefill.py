@@ -1,34 +1,18 @@
-"""Reading prompts into a key-value cache, close to the hardware.
+"""Reading what many texts begin with only once, and the rest a few rows at a time.
 
-Prompts of one role begin alike (instructions, rules of the game), differ in length, and are long beside what is
-written. So what all share is read once; the rest is read a few rows at a time, so that activations stay in the
-processor's cache and rows are padded only to their neighbours' length; and the parts are put together to one cache.
+Texts of one role begin alike (instructions, rules of the game) and differ in length. A few rows of like length at a
+time keep activations in the processor's cache and padding small.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from transformers import DynamicCache
 
 SHARED_HEAD = 16  # tokens in common below which a pass of their own is not worth it
 CHUNK_TOKENS = 2048  # read at once
-
-
-class Prompts(NamedTuple):
-    """Prompts that have been read.
-
-    Attributes:
-        ids: [rows, width], padded on the left.
-        mask: [rows, width], 1 where the cache (or the last id) holds a token; gaps may lie within a row.
-        cache: keys and values of all but the last token of each row; `width` - 1 positions.
-    """
-
-    ids: torch.Tensor
-    mask: torch.Tensor
-    cache: DynamicCache
 
 
 def shared_head(sequences: Sequence[Sequence[int]]) -> int:
@@ -89,67 +73,3 @@ def after_head(mask: torch.Tensor, head: int) -> tuple[torch.Tensor, torch.Tenso
     """The mask with `head` tokens before it, and the positions of what comes after them."""
     whole = torch.nn.functional.pad(mask, (head, 0), value=1)
     return whole, (whole.cumsum(dim=1) - 1).clamp(min=0)[:, head:]
-
-
-def read_prompts(model: torch.nn.Module, prompts: Sequence[Sequence[int]], pad: int, device: str) -> Prompts:
-    """Read all prompts but for their last tokens, which `generate` reads itself. Equal prompts (several samples of
-    one) are read once.
-
-    Args:
-        model: a causal language model of transformers, in inference mode.
-        prompts: token ids; rows of similar length should be neighbours.
-        pad: id to pad with.
-        device: of the model.
-    """
-    distinct = list(dict.fromkeys(map(tuple, prompts)))
-    if len(distinct) < len(prompts):
-        number = {prompt: row for row, prompt in enumerate(distinct)}
-        rows = torch.tensor([number[tuple(prompt)] for prompt in prompts], device=device)
-        read = read_prompts(model, distinct, pad, device)
-        read.cache.batch_select_indices(rows)
-        return Prompts(read.ids[rows], read.mask[rows], read.cache)
-    head = shared_head(prompts)
-    common = read_head(model, prompts[0][:head], device)
-    bodies = [list(prompt[head:-1]) for prompt in prompts]
-    masks, caches = [], []
-    for rows in chunks([len(body) for body in bodies]):
-        cache = spread(model, common, len(rows))
-        ids, mask = pad_left([bodies[row] for row in rows], pad, device)
-        whole, positions = after_head(mask, head)
-        if ids.shape[1]:
-            model(
-                input_ids=ids, attention_mask=whole, position_ids=positions, past_key_values=cache,
-                use_cache=True, logits_to_keep=1,
-            )  # fmt: skip
-        masks.append(whole)
-        caches.append(cache)
-    return Prompts(*_joined(model, prompts, masks, caches, pad, device))
-
-
-def _joined(
-    model: torch.nn.Module,
-    prompts: Sequence[Sequence[int]],
-    masks: Sequence[torch.Tensor],
-    caches: Sequence[DynamicCache],
-    pad: int,
-    device: str,
-) -> tuple[torch.Tensor, torch.Tensor, DynamicCache]:
-    """The parts as one, each filled up on the left."""
-    width = max(mask.shape[1] for mask in masks)
-
-    def filled(parts: Sequence[torch.Tensor], ending: tuple[int, ...]) -> torch.Tensor:
-        axis = -1 - len(ending) // 2
-        return torch.cat([torch.nn.functional.pad(p, (*ending, width - p.shape[axis], 0)) for p in parts])
-
-    cache = DynamicCache(config=model.config)
-    if width:
-        for number in range(len(caches[0].layers)):
-            keys = filled([c.layers[number].keys for c in caches], (0, 0))
-            values = filled([c.layers[number].values for c in caches], (0, 0))
-            cache.update(keys, values, number)
-            for part in caches:  # give the memory back layer by layer
-                part.layers[number].keys = part.layers[number].values = None
-    ids = torch.full((len(prompts), width + 1), pad, device=device)
-    ids[:, -1] = torch.tensor([prompt[-1] for prompt in prompts], device=device)
-    mask = torch.nn.functional.pad(filled(masks, ()), (0, 1), value=1)
-    return ids, mask, cache

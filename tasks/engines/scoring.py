@@ -11,6 +11,7 @@ from tasks.engines.base import make_scores
 from tasks.engines.batching import Job
 from tasks.engines.padding import pad_rows, padded
 from tasks.engines.prefill import after_head, chunks, read_head, shared_head, spread
+from tasks.engines.slots import fits
 
 Text = tuple[list[int], list[int]]  # prompt, completion
 
@@ -33,7 +34,8 @@ class Scorer:
             (prompt, [token for segment in segments for token in segment])
             for prompt, segments, _ in (job.payload for job in jobs)
         ]
-        head = 0 if self._fixed else shared_head([prompt for prompt, _ in texts])
+        apart = self._fixed or not fits(self._model)  # a window would cut what all share
+        head = 0 if apart else shared_head([prompt for prompt, _ in texts])
         common = read_head(self._model, texts[0][0][:head], str(self._model.device))
         lengths = [len(prompt) + len(completion) - head for prompt, completion in texts]
         for rows in [range(len(texts))] if self._fixed else chunks(lengths):
