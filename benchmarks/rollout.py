@@ -33,7 +33,7 @@ from schemas.load import load_config
 from tasks import rollout
 from tasks.context import StageContext
 from tasks.engines import build_engine
-from tasks.engines.base import Completion, Engine, Request, ScoreRequest, Scores
+from tasks.engines.base import Capabilities, Completion, Engine, Request, ScoreRequest, Scores
 from tasks.engines.cache import RequestCache
 from tasks.environments import make_environment
 from tasks.environments.base import Environment, Step, Task
@@ -82,6 +82,11 @@ class Recorder:
     open: int = 0
     idle: float = 0.0  # seconds without any request, since the first one
     _last: float = 0.0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The engine's."""
+        return self.engine.capabilities
 
     async def generate(self, request: Request) -> Completion:
         """Ask the engine."""
@@ -134,7 +139,9 @@ def side(recorder: Recorder, startup: float, few: float) -> Side:
     inside = [tokens for at, tokens in recorder.finished if at <= few]
     last = max(at for at, _ in recorder.finished)
     steady = few - recorder.begun
-    return Side(startup, steady, last - few, recorder.idle, len(inside), sum(inside), sum(inside) / steady)
+    return Side(
+        startup, steady, max(last - few, 0.0), recorder.idle, len(inside), sum(inside), sum(inside) / steady
+    )
 
 
 @dataclass

@@ -1,0 +1,44 @@
+"""The benchmark of rollouts, small, with rules in place of the model: what it counts, and when."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rollout import Recorder, Trial, measure, side
+from schemas.config import Config, EngineSection, ModelSection
+from schemas.load import load_config
+from tasks.engines import build_engine
+
+RULES = EngineSection(backend="scripted", rules="tests.support.rules:number_game")
+
+
+def waiting(milliseconds: float) -> Config:
+    loaded = load_config()
+    options = {"name": "textarena", "options": {}, "milliseconds": milliseconds}
+    return loaded.model_copy(
+        update={
+            "environment": loaded.environment.model_copy(
+                update={"name": "benchmarks.rollout:Delayed", "options": options}
+            ),
+            "rollout": loaded.rollout.model_copy(update={"episodes": 8, "max_steps": 3}),
+        }
+    )
+
+
+def test_both_sides_answer_the_same_requests_and_the_drain_stands_apart(tmp_path: Path) -> None:
+    trial = Trial(waiting(20), RULES, ModelSection(), 1, tmp_path)
+    (played,), (replayed,) = asyncio.run(measure(trial, 1))
+    assert played.requests == replayed.requests > 8
+    assert played.tokens == replayed.tokens
+    assert played.drain == 0 == replayed.drain  # with a cap of 1 no episode remains when fewer than it do
+    assert played.idle > 0.01  # rules answer at once, and then all wait for their environment
+    assert 0.02 < played.steady < 3 * 1.5 * 0.02 + 2
+
+
+def test_what_comes_back_in_the_drain_does_not_count(tmp_path: Path) -> None:
+    engine = build_engine(RULES, ModelSection(), tmp_path)
+    recorder = Recorder(engine, begun=10.0, finished=[(12.0, 5), (14.0, 7), (19.0, 100)], idle=1.0)
+    counted = side(recorder, startup=3.0, few=14.0)
+    assert (counted.steady, counted.drain, counted.requests, counted.tokens) == (4.0, 5.0, 2, 12)
+    assert counted.rate == pytest.approx(3.0) and counted.startup == 3.0
