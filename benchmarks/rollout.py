@@ -77,8 +77,9 @@ class Recorder:
 
     engine: Engine
     begun: float = 0.0
+    cpu: float = 0.0  # of this process, when it began
     asked: list[Request] = field(default_factory=list)
-    finished: list[tuple[float, int]] = field(default_factory=list)  # time, tokens
+    finished: list[tuple[float, float, int]] = field(default_factory=list)  # time, CPU seconds, tokens
     open: int = 0
     idle: float = 0.0  # seconds without any request, since the first one
     _last: float = 0.0
@@ -91,7 +92,8 @@ class Recorder:
     async def generate(self, request: Request) -> Completion:
         """Ask the engine."""
         now = time.perf_counter()
-        self.begun = self.begun or now
+        if not self.asked:
+            self.begun, self.cpu = now, time.process_time()
         if not self.open and self.asked:
             self.idle += now - self._last
         self.asked.append(request)
@@ -101,7 +103,7 @@ class Recorder:
         finally:
             self.open -= 1
             self._last = time.perf_counter()
-        self.finished.append((self._last, completion.completion_tokens))
+        self.finished.append((self._last, time.process_time(), completion.completion_tokens))
         return completion
 
     async def score(self, request: ScoreRequest) -> Scores:
@@ -123,6 +125,7 @@ class Side:
         idle: of `steady`, without any request at the engine.
         tokens, requests: that came back in `steady`.
         rate: tokens a second in `steady`.
+        cpu_rate: tokens a CPU second of this process in `steady`: what it does, whatever else the machine does.
     """
 
     startup: float
@@ -132,15 +135,23 @@ class Side:
     requests: int
     tokens: int
     rate: float
+    cpu_rate: float
 
 
 def side(recorder: Recorder, startup: float, few: float) -> Side:
     """A run whose unfinished episodes or requests fell below the cap at time `few`."""
-    inside = [tokens for at, tokens in recorder.finished if at <= few]
-    last = max(at for at, _ in recorder.finished)
-    steady = few - recorder.begun
+    inside = [tokens for at, _, tokens in recorder.finished if at <= few]
+    last, steady = recorder.finished[-1][0], few - recorder.begun
+    cpu = recorder.finished[len(inside) - 1][1] - recorder.cpu
     return Side(
-        startup, steady, max(last - few, 0.0), recorder.idle, len(inside), sum(inside), sum(inside) / steady
+        startup=startup,
+        steady=steady,
+        drain=max(last - few, 0.0),
+        idle=recorder.idle,
+        requests=len(inside),
+        tokens=sum(inside),
+        rate=sum(inside) / steady,
+        cpu_rate=sum(inside) / cpu if cpu else 0.0,
     )
 
 

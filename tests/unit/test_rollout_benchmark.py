@@ -3,8 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from benchmarks.rollout import Recorder, Trial, measure, side
 from schemas.config import Config, EngineSection, ModelSection
 from schemas.load import load_config
@@ -38,7 +36,7 @@ def test_both_sides_answer_the_same_requests_and_the_drain_stands_apart(tmp_path
 
 def test_what_comes_back_in_the_drain_does_not_count(tmp_path: Path) -> None:
     engine = build_engine(RULES, ModelSection(), tmp_path)
-    recorder = Recorder(engine, begun=10.0, finished=[(12.0, 5), (14.0, 7), (19.0, 100)], idle=1.0)
+    recorder = Recorder(engine, 10.0, 1.0, finished=[(12.0, 2.0, 5), (14.0, 3.0, 7), (19.0, 9.0, 100)])
     counted = side(recorder, startup=3.0, few=14.0)
     assert (counted.steady, counted.drain, counted.requests, counted.tokens) == (4.0, 5.0, 2, 12)
-    assert counted.rate == pytest.approx(3.0) and counted.startup == 3.0
+    assert (counted.rate, counted.cpu_rate, counted.startup) == (3.0, 6.0, 3.0)
