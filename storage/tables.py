@@ -4,12 +4,16 @@ import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from schemas.frames import frame_schema
 from schemas.rows import Row
 from storage.footers import STAMP, TableError, read_stamp, schema_stamp
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 ROW_GROUP = 8192
 
@@ -48,13 +52,26 @@ class TableDigest:
     def add(self, piece: pl.DataFrame) -> None:
         """Take in the next rows."""
         for rows in _slices(piece):
-            buffer = io.BytesIO()
-            rows.write_ipc_stream(buffer, compression="uncompressed", compat_level=pl.CompatLevel.oldest())
-            self._digest.update(buffer.getbuffer())
+            with io.BufferedWriter(_Into(self._digest)) as sink:
+                rows.write_ipc_stream(sink, compression="uncompressed", compat_level=pl.CompatLevel.oldest())
 
     def hexdigest(self) -> str:
         """Of the rows so far."""
         return self._digest.hexdigest()
+
+
+class _Into(io.RawIOBase):
+    """A file that keeps nothing: what is written to it goes into a digest."""
+
+    def __init__(self, digest: "hashlib._Hash") -> None:
+        self._digest = digest
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, piece: "Buffer") -> int:
+        self._digest.update(piece)
+        return memoryview(piece).nbytes
 
 
 def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
