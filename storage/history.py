@@ -80,15 +80,13 @@ def rebuild_states(transitions: pl.LazyFrame, ids: Iterable[str]) -> dict[str, S
     Raises:
         KeyError: an id is not in the table, or steps before it are missing from its episode.
     """
-    wanted = pl.LazyFrame({"transition_id": sorted(set(ids))}, schema={"transition_id": pl.String})
-    episodes = transitions.join(wanted, on="transition_id", how="semi").select("episode_id").unique()
+    keep = set(ids)
     steps = (
-        transitions.join(episodes, on="episode_id", how="semi")
+        whole_episodes(transitions, keep)
         .select("episode_id", "step", "transition_id", "observation", "raw_action")
+        .collect(engine="streaming")
         .sort("episode_id", "step")
-        .collect()
     )
-    keep = set(wanted.collect()["transition_id"])
     states: dict[str, State] = {}
     episode: str | None = None
     past: list[Turn] = []
@@ -106,3 +104,16 @@ def rebuild_states(transitions: pl.LazyFrame, ids: Iterable[str]) -> dict[str, S
     if missing:
         raise KeyError(f"transition {min(missing)} is not in the table")
     return states
+
+
+def whole_episodes(transitions: pl.LazyFrame, ids: Iterable[str]) -> pl.LazyFrame:
+    """All steps of the episodes that hold the given transitions.
+
+    They are found by a filter, not by a join, so that no text of other episodes is decoded.
+    """
+    found = transitions.filter(_one_of("transition_id", ids)).select("episode_id").unique()
+    return transitions.filter(_one_of("episode_id", found.collect(engine="streaming")["episode_id"]))
+
+
+def _one_of(column: str, values: Iterable[str]) -> pl.Expr:
+    return pl.col(column).is_in(pl.Series(sorted(values), dtype=pl.String).implode())

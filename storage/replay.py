@@ -11,10 +11,12 @@ million), and then one priority.
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import polars as pl
 
+from schemas.rows import PriorityKind
 from storage.last_values import LastValues
 
 
@@ -39,6 +41,10 @@ class Draw:
     weight: list[float]
     kind: str | None
     candidates: int
+
+
+ID_HASH = pl.col("transition_id").hash().alias("key")
+KINDS = pl.Enum(get_args(PriorityKind))
 
 
 def draw_replay(
@@ -90,9 +96,6 @@ def draw_replay(
     )
 
 
-ID_HASH = pl.col("transition_id").hash().alias("key")
-
-
 def _ids(usable: pl.LazyFrame, rows: np.ndarray) -> list[str]:
     """The ids of these rows, in their order."""
     wanted = pl.DataFrame({"row": rows}, schema={"row": pl.UInt32})
@@ -114,7 +117,7 @@ def latest_priorities(priorities: pl.LazyFrame) -> tuple[str | None, LastValues]
     """
     scored = (
         priorities.filter(pl.col("status") == "ok")
-        .select(ID_HASH, "iteration", "priority", pl.col("priority_kind").cast(pl.Categorical))
+        .select(ID_HASH, pl.col("iteration").cast(pl.Int32), "priority", pl.col("priority_kind").cast(KINDS))
         .collect(engine="streaming")
     )
     if not scored["iteration"].is_sorted():
@@ -128,8 +131,10 @@ def latest_priorities(priorities: pl.LazyFrame) -> tuple[str | None, LastValues]
 
 def priority_probabilities(p: np.ndarray, *, alpha: float, epsilon: float) -> np.ndarray:
     """P(i) for priorities p of shape (N,); sums to 1."""
-    scaled = np.power(p + epsilon, alpha)
-    return np.asarray(scaled / scaled.sum())
+    scaled = p + epsilon
+    np.power(scaled, alpha, out=scaled)
+    scaled /= scaled.sum()
+    return np.asarray(scaled)
 
 
 def importance_weights(probability: np.ndarray, candidates: int, *, beta: float) -> np.ndarray:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from storage.history import State, rebuild_states
+from storage.history import State, rebuild_states, whole_episodes
 from tasks.stage import Inputs
 
 
@@ -32,17 +32,22 @@ class Replayed:
 
 def load_replayed(inputs: Inputs, ids: Iterable[str]) -> dict[str, Replayed]:
     """The given transitions by id; only rows of split 'train' are read."""
-    wanted = sorted(set(ids))
+    wanted = set(ids)
     train = inputs.scan("transitions").filter(pl.col("split") == "train")
-    states = rebuild_states(train, wanted)
-    rows = (
-        train.filter(pl.col("transition_id").is_in(wanted))
+    episodes = (
+        whole_episodes(train, wanted)
         .select(
-            "transition_id", pl.col("raw_action").alias("text"), "thought", "action", "action_valid", "reward",
-            "next_observation", "done", "task_id",
+            "transition_id", "episode_id", "step", "observation", "raw_action", "thought", "action", "action_valid",
+            "reward", "next_observation", "done", "task_id",
         )
-        .collect()
+        .collect(engine="streaming")
     )  # fmt: skip
+    states = rebuild_states(episodes.lazy(), wanted)
+    rows = (
+        episodes.filter(pl.col("transition_id").is_in(list(wanted)))
+        .drop("episode_id", "step", "observation")
+        .rename({"raw_action": "text"})
+    )
     return {
         row["transition_id"]: Replayed(state=states[row["transition_id"]], **row)
         for row in rows.iter_rows(named=True)
