@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from schemas.frames import to_frame
-from schemas.manifest import AdapterEntry, Determinants, FileEntry, Manifest, TableEntry, folder_name
+from schemas.manifest import AdapterEntry, Determinants, FileEntry, Manifest, folder_name
 from schemas.rows import TABLES, Row
 from storage.files import sha256_file
-from storage.footers import schema_stamp
+from storage.staged import stage_table
 from storage.store import Committed, Store
-from storage.tables import table_digest, write_table
 from tasks.determinants import fingerprint_of
 
 
@@ -39,16 +38,10 @@ def commit_rows(
     )  # fmt: skip
     fingerprint = fingerprint_of(determinants)
     with store.staging(run) as folder:
-        entries = {}
-        for name, rows in tables.items():
-            frame = to_frame(TABLES[name], rows)
-            write_table(folder / f"{name}.parquet", TABLES[name], frame)
-            statuses = frame["status"].value_counts()
-            counts = dict(zip(statuses["status"], statuses["count"], strict=True))
-            entries[name] = TableEntry(
-                file=f"{name}.parquet", schema_version=schema_stamp(TABLES[name]), rows=frame.height,
-                rejected=frame.height - counts.get("ok", 0), statuses=counts, digest=table_digest(frame),
-            )  # fmt: skip
+        entries = {
+            name: stage_table(folder, TABLES[name], to_frame(TABLES[name], rows))
+            for name, rows in tables.items()
+        }
         made = {}
         for kind, source in (adapters or {}).items():
             source.rename(folder / kind)

@@ -7,7 +7,8 @@ from pydantic import BaseModel
 from schemas.frames import dtype_of, frame_schema, to_frame
 from schemas.rows import TABLES, Generation, Priority, Row, Transition
 from storage.footers import STAMP, TableError, read_stamp, schema_stamp
-from storage.tables import scan_table, table_digest, write_table
+from storage.table_stream import TableStream
+from storage.tables import scan_table, scan_tables, table_digest, write_table
 
 
 def priority(number: int, **changes: object) -> Priority:
@@ -67,6 +68,40 @@ def test_the_footer_names_table_and_version(tmp_path) -> None:
     assert read_stamp(path) == schema_stamp(Priority) == f"priorities@{Priority.VERSION}"
     with pytest.raises(TableError, match="holds priorities"):
         scan_table(path, Transition)
+
+
+def test_the_stamp_is_found_in_a_long_footer_and_in_one_that_pyarrow_wrote(tmp_path) -> None:
+    frame = to_frame(Priority, [priority(n) for n in range(400)])
+    long = tmp_path / "long.parquet"
+    frame.write_parquet(long, row_group_size=2, metadata={STAMP: schema_stamp(Priority)})
+    assert int.from_bytes(long.read_bytes()[-8:-4], "little") > 100_000
+    with TableStream(tmp_path, Priority) as stream:
+        stream.append(priority(1))
+    assert read_stamp(long) == read_stamp(tmp_path / "priorities.parquet") == schema_stamp(Priority)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + b"\0" * 40, b"\0" * 40 + b"\xff\0\0\0PAR1"])
+def test_what_is_no_whole_parquet_file_is_reported_by_name(tmp_path, content: bytes) -> None:
+    (tmp_path / "torn.parquet").write_bytes(content)
+    with pytest.raises(TableError, match=r"torn\.parquet: not a readable Parquet file"):
+        read_stamp(tmp_path / "torn.parquet")
+
+
+def test_a_parquet_file_of_someone_else_is_reported_by_name(tmp_path) -> None:
+    to_frame(Priority, [priority(1)]).write_parquet(tmp_path / "other.parquet")
+    with pytest.raises(TableError, match=r"other\.parquet: no nlac\.schema in its footer"):
+        read_stamp(tmp_path / "other.parquet")
+
+
+def test_several_files_read_in_their_order_whatever_their_versions(tmp_path) -> None:
+    paths = [tmp_path / f"{n}.parquet" for n in range(3)]
+    for n, path in enumerate(paths):
+        frame = to_frame(Priority, [priority(2 * n), priority(2 * n + 1)])
+        old = frame.drop("backup_logprob") if n == 1 else frame
+        old.write_parquet(path, metadata={STAMP: schema_stamp(Priority)})
+    found = scan_tables(paths, Priority).select("transition_id", "backup_logprob").collect()
+    assert found["transition_id"].to_list() == [priority(n).transition_id for n in range(6)]
+    assert found["backup_logprob"].is_null().to_list()[2:4] == [True, True]
 
 
 def test_a_file_of_an_older_version_reads_with_null(tmp_path) -> None:
