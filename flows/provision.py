@@ -14,7 +14,6 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, Fl
 from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
-from prefect.workers.process import ProcessWorker
 
 from schemas.config import PoolsSection
 from schemas.load import load_config
@@ -26,6 +25,8 @@ GPU_LIMIT = "nlac-gpu"
 async def make_pools(client: PrefectClient, pools: PoolsSection) -> None:
     """Create the three work pools; a GPU pool runs one stage at a time, and so do both where they share a
     GPU."""
+    from prefect.workers.process import ProcessWorker  # every stage imports this module, for GPU_LIMIT alone
+
     for name, limit in ((pools.orchestration, None), (pools.inference, 1), (pools.training, 1)):
         try:
             await client.read_work_pool(name)
