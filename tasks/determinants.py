@@ -18,7 +18,7 @@ from tasks.environments.base import ReadsFiles
 from tasks.stage import Inputs, Stage
 
 # Fields of an engine that say where and how fast it computes, not what.
-_NOT_DETERMINING = {"base_url", "api_key_env", "max_batch", "serve"}
+_NOT_DETERMINING = {"base_url", "api_key_env", "max_batch", "continuous", "serve"}
 
 
 def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> Determinants:

@@ -1,4 +1,5 @@
-"""Batches written by the library's `generate`: in deterministic mode, and of models whose rows can't lie in slots.
+"""Batches written by the library's `generate`: in deterministic mode, where asked for, and of models
+whose rows can't lie in slots.
 
 Once half of a batch is done the rest goes on alone; what arrives meanwhile waits for its end. In deterministic mode
 shapes follow from one request alone: rows are filled up to the batch's size, and lengths to full buckets.

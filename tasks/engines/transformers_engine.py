@@ -53,7 +53,7 @@ class TransformersEngine:
     """See the module.
 
     Args:
-        section: max_batch, merge_adapters, deterministic; `model` instead of the model in training.
+        section: max_batch, merge_adapters, deterministic, continuous; `model` instead of the model in training.
         model: weights, dtype, device and context length.
 
     Raises:
@@ -82,7 +82,7 @@ class TransformersEngine:
         self._tokenizer: ChatTokenizer = shared_chat_tokenizer(path, model.revision)
         self._stop_ids = stop_ids(base, self._tokenizer)
         self._vocabulary = int(base.get_output_embeddings().weight.shape[0])
-        self._continuous = not section.deterministic and fits(base)
+        self._continuous = section.continuous and not section.deterministic and fits(base)
         self._prefixes = Prefixes()
         self._pool: AdapterPool | None = AdapterPool(base, merge=section.merge_adapters)
         info = xgrammar.TokenizerInfo.from_huggingface(
