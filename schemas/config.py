@@ -80,9 +80,9 @@ class EngineSection(Section):
         "its companions"
     )  # fmt: skip
     continuous: bool = Field(
-        True, description="transformers: the place of a row that ends is taken at once, so what a batch is made of, and "
-        "with it the last digits, depend on when requests come in. off: batches one after the other, which repeat on one "
-        "thread where requests come in together"
+        True, description="transformers: the place of a row that ends is taken at once, so what a batch is made of, "
+        "and with it the last digits, depend on when requests come in. off: batches one after the other, which repeat "
+        "on one thread where requests come in together"
     )  # fmt: skip
     base_url: str | None = Field(None, description="openai: address of the server, ending in /v1")
     api_key_env: str | None = Field(
