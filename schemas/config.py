@@ -304,6 +304,34 @@ class FineTuningSection(Section):
         return 1.0
 
 
+class TrainerSection(Section):
+    """How the training stages compute. Nothing here changes what they compute, but for rounding, so no stage is
+    computed again because of it."""
+
+    processes: PositiveInt = Field(
+        1, description="processes of a training stage on this host, one a GPU, started by torchrun; each step's rows "
+        "are dealt out to them"
+    )  # fmt: skip
+    shard: Literal["none", "fsdp"] = Field(
+        "none", description="fsdp: the layers' weights, gradients and optimizer state are spread over the processes "
+        "(torch's fully_shard); none: each holds all of them"
+    )  # fmt: skip
+    gradient_checkpointing: bool = Field(
+        False, description="keep a layer's input alone and compute the rest again on the way back: about a third more "
+        "computing for much less memory"
+    )  # fmt: skip
+    checkpoint_steps: int = Field(
+        50, ge=0, description="a killed stage goes on from the last multiple of this many optimizer steps; 0: from the "
+        "beginning"
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _shards_over_several(self) -> "TrainerSection":
+        if self.shard == "fsdp" and self.processes == 1:
+            raise ValueError("shard: fsdp needs several processes; set processes to the number of GPUs")
+        return self
+
+
 class WarmStartSection(FineTuningSection):
     """Before iteration 0: a cold start for models too small to play their roles from the prompt alone."""
 
@@ -482,6 +510,7 @@ class Config(Section):
     target: TargetSection = TargetSection()
     anchor: AnchorSection = AnchorSection()
     warm_start: WarmStartSection = WarmStartSection()
+    trainer: TrainerSection = TrainerSection()
     improvement: ImprovementSection = ImprovementSection()
     evaluation: EvaluationSection = EvaluationSection()
     pools: PoolsSection = PoolsSection()

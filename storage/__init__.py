@@ -13,6 +13,7 @@ Knows tables and files. Knows nothing of models, prompts, stages' code or Prefec
             adapter/ target/ ...          what a training stage made
             stage.log
         .requests/                        finished requests of unfinished stages
+        .checkpoints/                     state of unfinished training stages
         .staging/                         folders being written; never read
         .lock                             held by the iteration or stage that writes
       .stack/  .mlflow/                   the local servers' homes

@@ -128,6 +128,10 @@ class Store:
         """Finished requests of an unfinished stage (see `tasks.engines.cache`)."""
         return self.run_dir(run) / ".requests" / f"{stage}-{iteration:05d}-{fingerprint}.journal"
 
+    def checkpoint(self, run: str, stage: str, iteration: int, fingerprint: str) -> Path:
+        """Where an unfinished training stage goes on from (see `tasks.training.checkpoint`)."""
+        return self.run_dir(run) / ".checkpoints" / f"{stage}-{iteration:05d}-{fingerprint}.pt"
+
     def runs(self) -> list[str]:
         """Names of all runs, sorted."""
         return sorted(p.parent.name for p in self.root.glob("[!.]*/iterations") if p.is_dir())

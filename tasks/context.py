@@ -80,6 +80,7 @@ class StageContext:
         workdir: the staging folder; adapters go below it.
         cache_dir: for engines' own caches.
         fingerprint: of this stage; names the adapter versions it makes.
+        checkpoint: file that a training stage, killed, goes on from; None: it begins again.
         spoken: episode -> provenance of what a model has said in its environment since last taken out.
     """
 
@@ -90,6 +91,7 @@ class StageContext:
     workdir: Path
     cache_dir: Path
     fingerprint: str = "0" * 12
+    checkpoint: Path | None = None
     progress: Progress = field(default_factory=lambda: Progress("stage"))
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("nlac"))
     cache: RequestCache | None = None

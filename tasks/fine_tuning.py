@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from schemas.config import FineTuningSection
 from schemas.rows import TrainingRow, TrainingStep
@@ -14,6 +14,7 @@ from tasks.conversations import chat_file, load_conversations
 from tasks.lean_imports import without
 from tasks.stage import StageFailed
 from tasks.training.data import Example
+from tasks.training.launch import train_in_processes
 from tasks.training.records import StepRecord, TrainingError, TrainingResult
 
 
@@ -56,9 +57,6 @@ async def fine_tune(
     Raises:
         StageFailed: nothing valid to train on, or the training broke down; no adapter is written.
     """
-    with without("sklearn"):
-        from tasks.training.trainer import train
-
     version = f"{section}@{ctx.iteration:05d}:{ctx.fingerprint}"
     mix = ctx.config.mix(section)
     other = other or Source("transitions", [])
@@ -73,24 +71,32 @@ async def fine_tune(
         ctx.progress.advance()
         ctx.log.info("step %d/%d loss %.4f", record.step + 1, total, record.loss)
 
+    arguments: dict[str, Any] = {
+        "model": ctx.config.model,
+        "section": training,
+        "start": start.path if start else None,
+        "target": target.path if target else None,
+        "optimizer": carried.path / "optimizer.pt" if carried else None,
+        "tau": ctx.config.target.tau if moves_target else None,
+        "mix": mix,
+        "main": main.examples,
+        "other": other.examples if mix else [],
+        "seed": ctx.seed(),
+        "out": Path(ctx.workdir),
+        "rate_share": training.rate_share(ctx.iteration),
+        "chat": chat.examples,
+        "anchor": ctx.config.anchor,
+        "trainer": ctx.config.trainer,
+        "checkpoint": ctx.checkpoint,
+    }
+
     def run() -> TrainingResult:
-        return train(
-            model=ctx.config.model,
-            section=training,
-            start=start.path if start else None,
-            target=target.path if target else None,
-            optimizer=carried.path / "optimizer.pt" if carried else None,
-            tau=ctx.config.target.tau if moves_target else None,
-            mix=mix,
-            main=main.examples,
-            other=other.examples if mix else [],
-            seed=ctx.seed(),
-            out=Path(ctx.workdir),
-            rate_share=training.rate_share(ctx.iteration),
-            chat=chat.examples,
-            anchor=ctx.config.anchor,
-            on_step=on_step,
-        )
+        if ctx.config.trainer.processes > 1:
+            return train_in_processes(arguments, ctx.config.trainer.processes, on_step)
+        with without("sklearn"):
+            from tasks.training.trainer import train
+
+        return train(**arguments, on_step=on_step)
 
     try:
         result = await asyncio.to_thread(run)

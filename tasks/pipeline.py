@@ -262,6 +262,7 @@ async def run_stage(
             workdir=workdir,
             cache_dir=engine_cache(store),
             fingerprint=name,
+            checkpoint=store.checkpoint(config.run, stage, iteration, name),
             progress=Progress(stage, report),
             log=log,
             cache=cache,
@@ -292,6 +293,7 @@ async def run_stage(
         )
     if cache:
         cache.close(remove=True)
+    store.checkpoint(config.run, stage, iteration, name).unlink(missing_ok=True)
     if decision.committed is not None:
         mark_downstream_stale(store, config.run, stage, iteration)
     return StageResult(committed, False, decision.reasons)

@@ -129,7 +129,8 @@ def label_states(
 ) -> torch.Tensor:
     """Last hidden states [N, H] where a label token is predicted, row after row, so that the vocabulary-wide product
     is never done over a prompt."""
-    shared = shared_prefix(rows)
+    # A layer that computes again on the way back can't read keys and values out of a cache.
+    shared = 0 if getattr(model, "is_gradient_checkpointing", False) else shared_prefix(rows)
     with autocast(model, dtype):
         hidden = _hidden(model, rows, shared)
     width = hidden.shape[1]

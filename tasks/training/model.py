@@ -10,6 +10,7 @@ from transformers.utils import logging as transformers_logging
 from schemas.config import ModelSection
 from tasks.engines.models import resolve_model
 from tasks.training.adapters import NOT_CONTENT, check_form
+from tasks.training.fused import register
 from tasks.training.records import TrainingError
 
 
@@ -64,7 +65,7 @@ def _load(section: ModelSection, path: Path | str, dtype: torch.dtype) -> PreTra
     transformers_logging.disable_progress_bar()  # of reading and writing weights; stages have their own
     cuda = section.device == "cuda" or (section.device == "auto" and torch.cuda.is_available())
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        str(path), revision=section.revision, dtype=dtype, attn_implementation="sdpa"
+        str(path), revision=section.revision, dtype=dtype, attn_implementation="sdpa" if cuda else register()
     )
     model.to("cuda" if cuda else "cpu").eval()
     _check_head(model, section)

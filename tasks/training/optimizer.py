@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 
 from schemas.config import FineTuningSection
+from tasks.training.processes import placed_as, whole
 from tasks.training.records import TrainingError
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -38,8 +42,14 @@ class Optimizer:
         self.section = section
         self.rate = section.learning_rate * rate_share
         self.steps = 0
+        # The kernels take no mixture of sharded tensors and whole ones.
+        kinds = [
+            [p for p in self.parameters.values() if isinstance(p, DTensor) == sharded]
+            for sharded in (False, True)
+        ]
+        self.kinds = [kind for kind in kinds if kind]
         self.adamw = torch.optim.AdamW(
-            self.parameters.values(), lr=self.rate, weight_decay=section.weight_decay, fused=True
+            [{"params": kind} for kind in self.kinds], lr=self.rate, weight_decay=section.weight_decay, fused=True
         )
         if state is not None:
             self._restore(state)
@@ -52,7 +62,15 @@ class Optimizer:
 
     def clip(self) -> float:
         """Cap the global gradient norm; returns it as it was before."""
-        return float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.section.clip_norm))
+        most = self.section.clip_norm
+        if len(self.kinds) == 1:
+            norm = clip_grad_norm_(self.kinds[0], most)
+            return float(whole(norm))
+        norms = [whole(get_total_norm(p.grad for p in kind if p.grad is not None)) for kind in self.kinds]
+        together = torch.linalg.vector_norm(torch.stack(norms))
+        for kind in self.kinds:
+            clip_grads_with_norm_(kind, most, together.to(kind[0].device))
+        return float(together)
 
     def step(self) -> None:
         """One update, after which gradients are gone."""
@@ -62,21 +80,37 @@ class Optimizer:
         self.adamw.zero_grad(set_to_none=True)
         self.steps += 1
 
-    def save(self, path: Path) -> None:
-        """Write the moments by parameter name and the step count; loads with `weights_only=True`."""
+    def state(self) -> dict[str, Any]:
+        """The moments by parameter name and the step count; loads with `weights_only=True`. Where parameters are
+        sharded, every process must ask."""
         moments = {
-            name: {moment: self.adamw.state[parameter][moment].cpu() for moment in MOMENTS}
+            name: {moment: whole(self.adamw.state[parameter][moment]) for moment in MOMENTS}
             for name, parameter in self.parameters.items()
         }
-        torch.save({"steps": self.steps, "moments": moments}, path)
+        return {"steps": self.steps, "moments": moments}
 
     def _restore(self, path: Path) -> None:
-        remedy = "set `optimizer: reset` in that training section"
         try:
             saved = torch.load(path, map_location="cpu", weights_only=True)
-            steps, moments = int(saved["steps"]), saved["moments"]
+            saved = {"steps": int(saved["steps"]), "moments": saved["moments"]}
         except Exception as error:  # whatever torch's zip and pickle readers raise
-            raise TrainingError(f"{path}: the optimizer state can't be read ({error}); {remedy}") from error
+            raise TrainingError(
+                f"{path}: the optimizer state can't be read ({error}); set `optimizer: reset` in that training section"
+            ) from error
+        self.go_on(saved, path)
+
+    def go_on(self, saved: Mapping[str, Any], path: Path) -> None:
+        """Take over an earlier `state`.
+
+        Args:
+            saved: the state.
+            path: where it comes from, for errors.
+
+        Raises:
+            TrainingError: it is of other parameters.
+        """
+        remedy = "set `optimizer: reset` in that training section"
+        steps, moments = saved["steps"], saved["moments"]
         if differing := sorted(self.parameters.keys() ^ moments.keys()):
             raise TrainingError(
                 f"{path}: the optimizer state is of other parameters ({len(differing)} names differ, the "
@@ -92,6 +126,6 @@ class Optimizer:
                     )
             self.adamw.state[parameter] = {
                 "step": torch.tensor(float(steps), device=parameter.device),
-                **{moment: moments[name][moment].to(parameter.device) for moment in MOMENTS},
+                **{moment: placed_as(moments[name][moment], parameter) for moment in MOMENTS},
             }
         self.steps = steps

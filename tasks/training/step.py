@@ -10,6 +10,7 @@ from tasks.training.anchor import Anchor, anchored_losses
 from tasks.training.data import Encoded, RowRole
 from tasks.training.loss import row_coefficients, token_losses
 from tasks.training.optimizer import Optimizer
+from tasks.training.processes import ALONE, Processes
 from tasks.training.records import StepRecord, TrainingError
 from tasks.training.tuned import Tuned
 
@@ -24,7 +25,13 @@ def micro_batches(rows: Sequence[Encoded], size: int) -> Iterator[list[Encoded]]
 
 
 def take_step(
-    tuned: Tuned, adamw: Optimizer, batch: list[Encoded], number: int, size: int, anchor: Anchor | None = None
+    tuned: Tuned,
+    adamw: Optimizer,
+    batch: list[Encoded],
+    number: int,
+    size: int,
+    anchor: Anchor | None = None,
+    processes: Processes = ALONE,
 ) -> StepRecord:
     """Gradients, clipping, an update.
 
@@ -35,26 +42,29 @@ def take_step(
         number: of the step, for its record and for errors.
         size: rows computed at once.
         anchor: what holds the model to its base; None: nothing.
+        processes: among whom the rows are dealt out; all of them take this very step.
 
     Raises:
         TrainingError: memory does not suffice, or the loss or a gradient is not finite.
     """
     coefficients = {row.row_id: share for row, share in zip(batch, row_coefficients(batch), strict=True)}
     anchored = anchor.tokens(batch) if anchor else 0
-    totals = torch.zeros(len(ROLES) + 1)  # the roles' losses, and the KL
-    for some in micro_batches(batch, size):
+    totals = torch.zeros(len(ROLES) + 1, device=tuned.model.device)  # the roles' losses, and the KL
+    for some, counts in processes.share(list(micro_batches(batch, size))):
+        if not (counts or tuned.sharded):
+            continue
         # A row's NLL is the mean over its tokens: each has the row's coefficient over their number.
         lengths = torch.tensor([len(row.label_ids) for row in some])
         shares = torch.tensor([coefficients[row.row_id] for row in some]) / lengths
         role = torch.tensor([[row.role == role for row in some] for role in ROLES])
-        weights = (role * shares).repeat_interleave(lengths, dim=1)  # [role, label token]
+        weights = (role * shares * counts).repeat_interleave(lengths, dim=1)  # [role, label token]
         device = tuned.model.device
         kl = torch.zeros((), device=device)
         try:
             if anchor and anchor.tokens(some):
                 per_token, divergences = anchored_losses(tuned.model, some, anchor.base, tuned.dtype)
                 held = torch.tensor([row.row_id in anchor.rows for row in some]).repeat_interleave(lengths)
-                kl = (held / anchored).to(device) @ divergences
+                kl = (held * counts / anchored).to(device) @ divergences
             else:
                 per_token = token_losses(tuned.model, some, tuned.dtype)
             losses = weights.to(device) @ per_token
@@ -64,8 +74,9 @@ def take_step(
                 f"step {number}: the device's memory does not hold {len(some)} rows of {some[-1].tokens} "
                 "tokens; lower micro_batch_rows of this training section"
             ) from error
-        totals += torch.cat([losses.detach(), kl.detach()[None]]).cpu()
-    *by_role, kl_mean = totals.tolist()
+        totals += torch.cat([losses.detach(), kl.detach()[None]])
+    processes.sum_gradients(tuned.parameters.values())
+    *by_role, kl_mean = processes.sum(totals).tolist()
     losses_by_role = dict(zip(ROLES, by_role, strict=True))
     loss = sum(by_role) + (anchor.coefficient * kl_mean if anchor else 0.0)
     rate, norm = adamw.learning_rate, adamw.clip()

@@ -7,14 +7,16 @@ from pathlib import Path
 import torch
 from peft.helpers import disable_input_dtype_casting
 
-from schemas.config import AnchorSection, FineTuningSection, ModelSection
+from schemas.config import AnchorSection, FineTuningSection, ModelSection, TrainerSection
 from tasks.engines.chat import ChatTokenizer, shared_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.training.anchor import make_anchor
+from tasks.training.checkpoint import Checkpoint
 from tasks.training.data import Encoded, Example, TooLong, encode, plan_batches
 from tasks.training.ema import TargetParameters
 from tasks.training.loss import label_logprobs
 from tasks.training.optimizer import Optimizer
+from tasks.training.processes import ALONE, Processes, whole
 from tasks.training.records import NothingToTrain, StepRecord, TrainingError, TrainingResult
 from tasks.training.step import micro_batches, take_step
 from tasks.training.tuned import Tuned, make_tuned, target_tensors
@@ -36,12 +38,16 @@ def train(
     rate_share: float = 1.0,
     chat: Sequence[Example] = (),
     anchor: AnchorSection | None = None,
+    trainer: TrainerSection | None = None,
+    checkpoint: Path | None = None,
+    processes: Processes = ALONE,
     on_step: Callable[[StepRecord, int], None],
 ) -> TrainingResult:
     """Fine-tune an adapter, or the whole model, on completions; leaves it with target and optimizer state in `out`.
 
     Scores are taken first, with the parameters the stage starts from. The same inputs and seed give the same
-    bytes on the same machine (on CUDA up to the kernels' own order of summation).
+    bytes on the same machine (on CUDA up to the kernels' own order of summation), also when it was killed in between
+    and goes on from its checkpoint.
 
     Args:
         model: the model, what of it trains, context length.
@@ -58,7 +64,11 @@ def train(
         rate_share: share of the section's learning rate in this iteration (its `rate_share`).
         chat: rows of general chat to draw on.
         anchor: their share of a batch, and the coefficient of KL(p_theta || p_base); None: neither.
-        on_step: told of each step and of how many there will be.
+        trainer: how it is computed.
+        checkpoint: file to go on from, where it is there, and to keep up to date until the end.
+        processes: this process among those that train together; all are given the same arguments, and the first
+            writes.
+        on_step: told of each step, those before a checkpoint included, and of how many there will be.
 
     Raises:
         NothingToTrain: no row of `main` is left; no model has been loaded.
@@ -81,29 +91,39 @@ def train(
         range(*ends[1:]), anchor.chat_share,
     )  # fmt: skip
 
-    tuned = make_tuned(model, start, seed)
+    trainer = trainer or TrainerSection()
+    tuned = make_tuned(model, start, seed, trainer, processes)
     held = make_anchor(anchor.kl, frozenset(row.row_id for row in own), tuned, model)
     adamw = Optimizer(tuned.parameters, section, optimizer, rate_share)
     average = None if tau is None else TargetParameters(target_tensors(tuned, model, target), tau)
-    steps: list[StepRecord] = []
+    size = section.micro_batch_rows
+    state = Checkpoint(checkpoint, trainer.checkpoint_steps, tuned, adamw, average, processes)
     # peft casts each adapter's input to the adapter's float32, and autocast would only cast it back.
     with disable_input_dtype_casting(tuned.model):
-        scores = _scores(tuned, own, section.micro_batch_rows)
-        for number, numbers in enumerate(plan):
-            batch = [rows[i] for i in numbers]
-            steps.append(take_step(tuned, adamw, batch, number, section.micro_batch_rows, held))
+        if not state.restore():
+            state.scores = _scores(tuned, own, size, processes)
+        for record in state.steps:
+            on_step(record, len(plan))
+        for number in range(len(state.steps), len(plan)):
+            batch = [rows[i] for i in plan[number]]
+            state.steps.append(take_step(tuned, adamw, batch, number, size, held, processes))
             if average is not None:
                 average.update(tuned.tensors)
-            on_step(steps[-1], len(plan))
+            on_step(state.steps[-1], len(plan))
+            state.save_if_due(len(plan))
 
-    tuned.write(tuned.tensors, out / "adapter")
-    if average is not None:
-        tuned.write(average.tensors, out / "target")
-    adamw.save(out / "optimizer.pt")
+    left = {"adapter": tuned.tensors} | ({} if average is None else {"target": average.tensors})
+    for folder, tensors in left.items():
+        content = {name: whole(tensor) for name, tensor in tensors.items()}
+        if processes.first:
+            tuned.write(content, out / folder)
+    moments = adamw.state()
+    if processes.first:
+        torch.save(moments, out / "optimizer.pt")
     uses = Counter(rows[i].row_id for numbers in plan for i in numbers)
     return TrainingResult(
-        steps=steps,
-        scores=scores,
+        steps=state.steps,
+        scores=state.scores,
         uses={row.row_id: uses[row.row_id] for row in rows},
         prompt_tokens={row.row_id: len(row.prompt_ids) for row in rows},
         label_tokens={row.row_id: len(row.label_ids) for row in rows},
@@ -127,11 +147,14 @@ def _encode(examples: Sequence[Example], model: ModelSection) -> tuple[list[Enco
 
 
 @torch.no_grad()
-def _scores(tuned: Tuned, rows: Sequence[Encoded], size: int) -> dict[str, tuple[float, ...]]:
+def _scores(
+    tuned: Tuned, rows: Sequence[Encoded], size: int, processes: Processes
+) -> dict[str, tuple[float, ...]]:
     """log p_theta of each token of the scored segments."""
     scores = {}
-    for some in micro_batches([row for row in rows if row.scored_segment is not None], size):
+    batches = list(micro_batches([row for row in rows if row.scored_segment is not None], size))
+    for some, _ in processes.share(batches):
         for row, logprobs in zip(some, label_logprobs(tuned.model, some, tuned.dtype), strict=True):
             begin, end = row.segment_spans[row.scored_segment or 0]
             scores[row.row_id] = tuple(logprobs[begin:end].tolist())
-    return scores
+    return processes.gather(scores)

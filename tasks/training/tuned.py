@@ -9,12 +9,16 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from schemas.config import ModelSection
+from schemas.config import ModelSection, TrainerSection
 from tasks.training.adapters import WEIGHTS, check_form
+from tasks.training.fused import fuse_adapter
 from tasks.training.lora import adapter_tensors, fresh_adapter, load_adapter, save_adapter
 from tasks.training.model import load_base, load_trainable
+from tasks.training.processes import ALONE, Processes, placed_as
 from tasks.training.records import TrainingError
+from tasks.training.sharding import shard_layers
 
 # Larger than any checkpoint that is trained whole: one file, whose name is known.
 ONE_FILE = "1000GB"
@@ -32,6 +36,7 @@ class Tuned:
         write: writes a folder from tensors of these names, the live ones or the target's.
         without_adapter: while entered, `model` computes what it does without its adapter, and nothing trains; None
             where there is no adapter.
+        sharded: each process holds a part of the layers only, and all take part in each pass.
     """
 
     model: PreTrainedModel
@@ -40,30 +45,57 @@ class Tuned:
     dtype: torch.dtype
     write: Callable[[Mapping[str, torch.Tensor], Path], None]
     without_adapter: Callable[[], AbstractContextManager[None]] | None = None
+    sharded: bool = False
 
 
-def make_tuned(section: ModelSection, start: Path | None, seed: int) -> Tuned:
+def make_tuned(
+    section: ModelSection,
+    start: Path | None,
+    seed: int,
+    trainer: TrainerSection | None = None,
+    processes: Processes = ALONE,
+) -> Tuned:
     """Load the model and make trainable what `model.train` says.
 
     Args:
         section: the model, and what of it trains.
         start: folder to go on from; None: a fresh adapter, or the model's own weights.
         seed: of a fresh adapter.
+        trainer: how it is computed.
+        processes: among whom a model is sharded.
 
     Raises:
         TrainingError: `start` does not fit.
     """
     dtype: torch.dtype = getattr(torch, section.dtype)
+    trainer = trainer or TrainerSection()
+    sharded = trainer.shard == "fsdp"
+
+    def prepare(model: PreTrainedModel) -> None:
+        if trainer.gradient_checkpointing:
+            checkpoint_layers(model)
+        if sharded:
+            shard_layers(model, processes)
+
     if section.train == "full":
         model = load_trainable(section, start)
+        prepare(model)
         weights = dict(model.named_parameters())
         return Tuned(
-            model, weights, weights, dtype, lambda tensors, path: _write_checkpoint(model, tensors, path)
+            model,
+            weights,
+            weights,
+            dtype,
+            lambda tensors, path: _write_checkpoint(model, tensors, path),
+            sharded=sharded,
         )
     if start is not None:
         check_form(start, "lora")
     base = load_base(section)
     adapted = fresh_adapter(base, section, seed) if start is None else load_adapter(base, start, section)
+    if base.device.type == "cpu":
+        fuse_adapter(base)
+    prepare(base)
     trainable = {name: value for name, value in adapted.named_parameters() if value.requires_grad}
     return Tuned(
         base,
@@ -72,7 +104,20 @@ def make_tuned(section: ModelSection, start: Path | None, seed: int) -> Tuned:
         dtype,
         lambda tensors, path: save_adapter(adapted, tensors, path, section.name),
         adapted.disable_adapter,
+        sharded=sharded,
     )
+
+
+def checkpoint_layers(model: PreTrainedModel) -> None:
+    """Have each decoder layer keep its input alone and compute again on the way back.
+
+    Only the layers themselves are put into training mode, which is what asks for it: what is inside them stays in
+    evaluation mode, without dropout.
+    """
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.training = True
 
 
 def target_tensors(tuned: Tuned, section: ModelSection, target: Path | None) -> Mapping[str, torch.Tensor]:
@@ -98,7 +143,7 @@ def target_tensors(tuned: Tuned, section: ModelSection, target: Path | None) -> 
                 f"{target}: target parameters do not match the adapter: {name} is {shapes[0]} in the target, "
                 f"{shapes[1]} in the adapter; both must come from the same run, model.train and model.lora"
             )
-    return {name: saved[name].to(tensor.device) for name, tensor in tuned.tensors.items()}
+    return {name: placed_as(saved[name], tensor) for name, tensor in tuned.tensors.items()}
 
 
 def _write_checkpoint(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor], path: Path) -> None:

@@ -1,0 +1,153 @@
+"""LoRA layers and attention with their own way back, for training on a CPU.
+
+Composed of single operations, an adapted layer passes over its output four times (cast, scale, add, cast) and keeps
+copies of it for the way back; torch's fused attention takes three times as long back as forth. Both are written out
+here: what they compute is the same up to rounding (tested against peft's layer and torch's attention).
+"""
+
+from typing import Any
+
+import torch
+from peft.tuners.lora import Linear as LoraLinear
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+ATTENTION = "nlac_training_attention"
+# A block of queries attends to the keys up to its end: what lies behind, half of all products, is mostly left out.
+BLOCK = 128
+
+
+class AdaptedLinear(torch.autograd.Function):
+    """y = x W^T + scale (x A^T) B^T, with W frozen."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """x [..., K], weight [N, K], a [r, K], b [N, r]; products are in the dtype of `weight`."""
+        flat = x.reshape(-1, x.shape[-1])
+        low_a, low_b = a.to(weight.dtype), b.to(weight.dtype)
+        low = flat @ low_a.T
+        out = flat @ weight.T
+        out.addmm_(low, low_b.T, alpha=scale)
+        ctx.save_for_backward(flat, low, weight, low_a, low_b)
+        ctx.scale, ctx.shape = scale, x.shape
+        return out.view(*x.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        """dx, none for W, dA and dB in float32."""
+        flat, low, weight, low_a, low_b = ctx.saved_tensors
+        grad = grad.reshape(-1, weight.shape[0])
+        low_grad = (grad @ low_b).mul_(ctx.scale)
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            grad_x = (grad @ weight).addmm_(low_grad, low_a).view(ctx.shape)
+        return grad_x, None, (low_grad.T @ flat).float(), (grad.T @ low).float().mul_(ctx.scale), None
+
+
+class CausalAttention(torch.autograd.Function):
+    """softmax(scale q k^T) v over positions up to each query's own; key heads are shared by groups of query heads."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """query [R, H, T, D], key and value [R, G, T, D] of one dtype; returns [R, H, T, D]."""
+        (rows, heads, length, width), groups = query.shape, key.shape[1]
+        shape = (rows * groups, heads // groups, length, width)
+        q = query.reshape(shape)
+        k, v = (side.reshape(rows * groups, length, width) for side in (key, value))
+        out = torch.empty_like(q)
+        shares = []
+        for begin in range(0, length, BLOCK):
+            end = min(begin + BLOCK, length)
+            block = q[:, :, begin:end].reshape(rows * groups, -1, width)
+            scores = torch.bmm(block, k[:, :end].mT).float().mul_(scale)
+            hidden = torch.full((end - begin, end), float("-inf")).triu_(begin + 1)
+            scores.view(rows * groups, -1, end - begin, end).add_(hidden)
+            share = scores.softmax(dim=-1).to(q.dtype)
+            out[:, :, begin:end] = torch.bmm(share, v[:, :end]).view(
+                rows * groups, -1, end - begin, width
+            )
+            shares.append(share)
+        ctx.save_for_backward(q, k, v, out, *shares)
+        ctx.scale, ctx.shape = scale, (query.shape, key.shape)
+        return out.view(query.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        """Gradients of query, key and value."""
+        q, k, v, out, *shares = ctx.saved_tensors
+        grad = grad.reshape(q.shape)
+        # sum_j p_j dp_j = dout . out, for each query
+        carried = (grad * out).sum(dim=-1, dtype=torch.float32)
+        grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for share, begin in zip(shares, range(0, q.shape[2], BLOCK), strict=True):
+            end = begin + share.shape[1] // q.shape[1]
+            of_out = grad[:, :, begin:end].reshape(len(q), -1, q.shape[3])
+            grad_v[:, :end].baddbmm_(share.mT, of_out)
+            of_scores = torch.bmm(of_out, v[:, :end].mT).float()
+            of_scores.sub_(carried[:, :, begin:end].reshape(len(q), -1, 1)).mul_(share).mul_(ctx.scale)
+            low = of_scores.to(q.dtype)
+            block = q[:, :, begin:end].reshape(len(q), -1, q.shape[3])
+            grad_q[:, :, begin:end] = torch.bmm(low, k[:, :end]).view(len(q), -1, end - begin, q.shape[3])
+            grad_k[:, :end].baddbmm_(low.mT, block)
+        of_query, of_key = ctx.shape
+        return grad_q.view(of_query), grad_k.view(of_key), grad_v.view(of_key), None
+
+
+def causal_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """`CausalAttention` with the signature of transformers' attention functions: [R, T, H, D] and no weights. Where
+    there is a mask or a cache, the library's own function serves."""
+    if attention_mask is not None or query.shape[2] != key.shape[2] or not kwargs.get("is_causal", True):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    # With float32 weights autocast leaves the rotated sides in float32.
+    out = CausalAttention.apply(query.to(value.dtype), key.to(value.dtype), value, scale)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def register() -> str:
+    """Make the attention known to transformers; returns the name for `attn_implementation`."""
+    AttentionInterface.register(ATTENTION, causal_attention)
+    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+    return ATTENTION
+
+
+def fuse_adapter(model: PreTrainedModel) -> None:
+    """Have a model's plain LoRA layers computed as above, in place; others stay as they are."""
+    for module in model.modules():
+        if isinstance(module, LoraLinear) and _plain(module):
+            module.forward = _forward_of(module)
+
+
+def _plain(module: LoraLinear) -> bool:
+    return (
+        len(module.active_adapters) == 1
+        and not module.lora_variant
+        and type(module.get_base_layer()) is torch.nn.Linear
+        and module.get_base_layer().bias is None
+    )
+
+
+def _forward_of(module: LoraLinear) -> Any:
+    base, (name,) = module.get_base_layer(), module.active_adapters
+    a, b, scale = module.lora_A[name], module.lora_B[name], module.scaling[name]
+
+    def forward(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        if module.disable_adapters:
+            return base(x)
+        out: torch.Tensor = AdaptedLinear.apply(x.to(base.weight.dtype), base.weight, a.weight, b.weight, scale)
+        return out
+
+    return forward

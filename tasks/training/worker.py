@@ -1,0 +1,50 @@
+"""One of the processes that train together; torchrun runs it as `python -m tasks.training.worker FOLDER`."""
+
+import ctypes
+import json
+import os
+import pickle
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from tasks.training.launch import JOB, RESULT, STEPS
+from tasks.training.processes import Processes
+from tasks.training.records import StepRecord, TrainingError
+from tasks.training.trainer import train
+
+
+def main(folder: Path) -> int:
+    """Train with the others; 0 when done, 1 when it was refused."""
+    if sys.platform == "linux":  # torchrun, killed, can't end us (prctl(2), PR_SET_PDEATHSIG)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+    arguments = pickle.loads((folder / JOB).read_bytes())
+    cuda = arguments["model"].device != "cpu" and torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if cuda else "gloo")
+    processes = Processes(dist.get_rank(), dist.get_world_size())
+
+    def on_step(record: StepRecord, total: int) -> None:
+        if processes.first:
+            with (folder / STEPS).open("a") as file:
+                file.write(json.dumps({"record": asdict(record), "total": total}) + "\n")
+
+    try:
+        result = train(**arguments, processes=processes, on_step=on_step)
+    except TrainingError as refused:
+        (folder / f"error-{processes.rank}.txt").write_text(str(refused))
+        return 1
+    if processes.first:
+        (folder / RESULT).write_bytes(pickle.dumps(result))
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
