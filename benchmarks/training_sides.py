@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,7 @@ def batches(job: Mapping[str, Any], model: ModelSection) -> tuple[list[Example],
     optimizer step. A pass over the chats after the first is one over copies of them."""
     tokenizer = load_chat_tokenizer(resolve_model(model), model.revision)
     chats = make_chats(job["chats"], tokenizer)
-    examples = [
-        replace(row, row_id=f"{row.row_id}/{n}") for n in range(job["passes"]) for row in chats
-    ]
+    examples = [replace(row, row_id=f"{row.row_id}/{n}") for n in range(job["passes"]) for row in chats]
     rows = [encode(example, tokenizer, model.context_length) for example in examples]
     plan = plan_batches(range(len(rows)), [], job["batch_rows"], 0.0, 1, SEED)
     for numbers in plan:
@@ -131,11 +130,16 @@ def main(job_file: Path, result_file: Path) -> None:
         result = {"ours": ours, "trl": trl}[job["side"]](job, model, Path(folder))
     ends = result.pop("ends")
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    spans = [
-        [after - before for before, after in zip(*pair, strict=True)] for pair in zip(ends, ends[1:], strict=False)
-    ]
-    tokens = [sum(row.tokens for row in batch) for batch in batches(job, model)[1]]
-    result |= {"seconds": [s for s, _ in spans], "cpu": [s for _, s in spans], "tokens": tokens, "peak_gib": kilobytes / 2**20}
+    spans = [[after - before for before, after in zip(*pair, strict=True)] for pair in pairwise(ends)]
+    planned = batches(job, model)[1]
+    tokens = [sum(row.tokens for row in batch) for batch in planned]
+    result["labels"] = sum(len(row.label_ids) for batch in planned for row in batch)
+    result |= {
+        "seconds": [s for s, _ in spans],
+        "cpu": [s for _, s in spans],
+        "tokens": tokens,
+        "peak_gib": kilobytes / 2**20,
+    }
     result_file.write_text(json.dumps(result))
 
 

@@ -68,9 +68,7 @@ class CausalAttention(torch.autograd.Function):
             hidden = torch.full((end - begin, end), float("-inf")).triu_(begin + 1)
             scores.view(rows * groups, -1, end - begin, end).add_(hidden)
             share = scores.softmax(dim=-1).to(q.dtype)
-            out[:, :, begin:end] = torch.bmm(share, v[:, :end]).view(
-                rows * groups, -1, end - begin, width
-            )
+            out[:, :, begin:end] = torch.bmm(share, v[:, :end]).view(rows * groups, -1, end - begin, width)
             shares.append(share)
         ctx.save_for_backward(q, k, v, out, *shares)
         ctx.scale, ctx.shape = scale, (query.shape, key.shape)
@@ -147,7 +145,9 @@ def _forward_of(module: LoraLinear) -> Any:
     def forward(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         if module.disable_adapters:
             return base(x)
-        out: torch.Tensor = AdaptedLinear.apply(x.to(base.weight.dtype), base.weight, a.weight, b.weight, scale)
+        out: torch.Tensor = AdaptedLinear.apply(
+            x.to(base.weight.dtype), base.weight, a.weight, b.weight, scale
+        )
         return out
 
     return forward

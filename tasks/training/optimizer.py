@@ -49,7 +49,10 @@ class Optimizer:
         ]
         self.kinds = [kind for kind in kinds if kind]
         self.adamw = torch.optim.AdamW(
-            [{"params": kind} for kind in self.kinds], lr=self.rate, weight_decay=section.weight_decay, fused=True
+            [{"params": kind} for kind in self.kinds],
+            lr=self.rate,
+            weight_decay=section.weight_decay,
+            fused=True,
         )
         if state is not None:
             self._restore(state)

@@ -40,7 +40,9 @@ def test_an_adapted_layer_and_its_gradients_are_those_of_peft() -> None:
         torch.testing.assert_close(fused, plain)
     with model.disable_adapter():
         bare = TwoLayers()
-        bare.load_state_dict({f"{n}.weight": getattr(model.base_model.model, n).base_layer.weight for n in ("one", "two")})
+        bare.load_state_dict(
+            {f"{n}.weight": getattr(model.base_model.model, n).base_layer.weight for n in ("one", "two")}
+        )
         assert torch.equal(model(x), bare(x))
 
 

@@ -1,0 +1,179 @@
+"""LoRA training beside TRL's SFTTrainer: speed, memory, loss curve, and the share of what matrix products allow.
+
+    python -m benchmarks.training            settings, then compare
+    python -m benchmarks.training settings   TRL's best settings, each tried on a few steps
+    python -m benchmarks.training compare    both sides, by turns, each in a process of its own
+
+Same model, chats (`training_chats`), token ids, batches, adapter to start from, rate and steps; completion-only; all
+cores. TRL is given rows that are sorted by length within a batch, as ours are. The first step of each run is left
+out. Needs TRL: pip install -c constraints.txt -e '.[benchmarks]'.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.checks import OUT, check, print_checks, write_checks
+from benchmarks.training_peak import flops_a_token, seconds_a_token
+from schemas.config import ModelSection
+from tasks.engines.models import resolve_model
+
+NAME = "training"
+SETTINGS = OUT / "training_settings.json"
+FIRST = {
+    "packing": False, "micro_batch": 4, "attention": "sdpa", "weights": "bfloat16", "autocast": True,
+    "gradient_checkpointing": False,
+}  # fmt: skip
+# Each differs from FIRST in one thing; weights and autocast together are the dtype.
+TRIED: list[dict[str, Any]] = [
+    {}, {"packing": True}, {"micro_batch": 1}, {"micro_batch": 8}, {"attention": "eager"}, {"autocast": False},
+    {"weights": "float32"}, {"weights": "float32", "autocast": False}, {"gradient_checkpointing": True},
+]  # fmt: skip
+RATE = 5e-4
+Result = dict[str, Any]
+
+
+def run_side(side: str, folder: Path, **changes: Any) -> Result:
+    """One side in a process of its own, which ends before the next begins."""
+    job = {
+        **FIRST, "side": side, "adapter": str(folder / "start"), "rate": RATE, "threads": os.cpu_count(),
+        "dtype": "bfloat16", "passes": 1, **changes,
+    }  # fmt: skip
+    files = folder / "job.json", folder / "result.json"
+    files[0].write_text(json.dumps(job))
+    command = [sys.executable, "-m", "benchmarks.training_sides", *map(str, files)]
+    environment = {"OMP_NUM_THREADS": str(job["threads"]), **os.environ}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"side {side} failed with {changes}:\n{done.stderr[-2000:]}")
+    result: Result = json.loads(files[1].read_text())
+    # With packs, the rows of a step are others, and there are about as many tokens.
+    tokens = sum(result["tokens"]) * len(result["seconds"]) / (len(result["seconds"]) + 1)
+    result["speed"], result["cpu_speed"] = tokens / sum(result["seconds"]), tokens / sum(result["cpu"])
+    return result
+
+
+def write_start(model: str, folder: Path) -> None:
+    """The adapter that both sides start from."""
+    from tasks.training.lora import adapter_tensors, fresh_adapter, save_adapter
+    from tasks.training.model import load_base
+
+    section = ModelSection(name=model, device="cpu")
+    adapted = fresh_adapter(load_base(section), section, seed=0)
+    save_adapter(adapted, adapter_tensors(adapted), folder / "start", model)
+
+
+def find_settings(model: str, folder: Path, chats: int, batch_rows: int) -> Result:
+    """TRL's fastest settings, starting from the best of single changes and joining those that helped."""
+    speeds = {}
+    table = Table("TRL's settings", "tokens/s", "tokens/CPU-s", "peak GiB", title="what TRL was tried with")
+
+    def attempt(change: dict[str, Any]) -> float:
+        size = {"chats": chats, "batch_rows": batch_rows, "model": model}
+        result = run_side("trl", folder, **size, **change)
+        named = ", ".join(f"{key}={value}" for key, value in change.items()) or f"first: {FIRST}"
+        table.add_row(named, *(f"{result[key]:.3g}" for key in ("speed", "cpu_speed", "peak_gib")))
+        speeds[named] = {key: result[key] for key in ("speed", "cpu_speed", "peak_gib")}
+        return float(result["cpu_speed"])
+
+    gains = [(attempt(change), change) for change in TRIED]
+    first = gains[0][0]
+    best = max(gains, key=lambda gain: gain[0])
+    joined: dict[str, Any] = {}
+    for speed, change in sorted(gains, key=lambda gain: gain[0]):
+        if speed > first:
+            joined |= change
+    if joined != best[1] and attempt(joined) > best[0]:
+        best = (0.0, joined)
+    Console().print(table)
+    found = {"best": FIRST | best[1], "tried": speeds}
+    OUT.mkdir(exist_ok=True)
+    SETTINGS.write_text(json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def compare(
+    model: str, folder: Path, settings: Result, chats: int, batch_rows: int, repeats: int, micro_batch: int
+) -> bool:
+    """Both sides by turns, and what matrix products allow; writes the checks."""
+    import torch
+
+    size = {"chats": chats, "batch_rows": batch_rows, "model": model}
+    theirs, mine, limits = [], [], []
+    for _ in range(repeats):
+        theirs.append(run_side("trl", folder, **size, **settings["best"]))
+        mine.append(run_side("ours", folder, **size, micro_batch=micro_batch))
+        share = mine[-1]["labels"] / sum(mine[-1]["tokens"])
+        limits.append(1 / seconds_a_token(model, 256 * micro_batch, share, torch.bfloat16, "cpu"))
+    speed, cpu_speed, peak = (
+        [median(run[key] for run in runs) for runs in (mine, theirs)]
+        for key in ("speed", "cpu_speed", "peak_gib")
+    )
+    limit = median(limits)
+    curves = mine[0]["losses"], theirs[0]["losses"]
+    falls = [mean(curve[: len(curve) // 2]) - mean(curve[len(curve) // 2 :]) for curve in curves]
+    if settings["best"]["packing"]:  # the steps hold other rows: their mean is compared
+        apart = abs(mean(curves[0]) - mean(curves[1])) / mean(curves[1])
+    else:
+        apart = max(abs(a - b) / b for a, b in zip(*curves, strict=True))
+    checks = [
+        check("training_speed_vs_trl", speed[0] / speed[1], ">=", 2.5),
+        check("training_memory_vs_trl", peak[0] / peak[1], "<=", 0.6),
+        # Below a half, all that is around the products costs more than they do.
+        check("training_share_of_limit", speed[0] / limit, ">=", 0.5),
+        check("loss_curve_agrees", apart, "<=", 0.02),
+        check("trl_healthy", falls[1] / falls[0] if falls[0] > 0 else float("nan"), ">=", 0.9),
+    ]
+    figures = {
+        "tokens_per_second": {"ours": speed[0], "trl": speed[1], "limit": limit},
+        "tokens_per_cpu_second": {"ours": cpu_speed[0], "trl": cpu_speed[1]},
+        "speed_ratio_per_cpu_second": cpu_speed[0] / cpu_speed[1],
+        "limit_tflops": limit * flops_a_token(model, share) / 1e12,
+        "peak_gib": {"ours": peak[0], "trl": peak[1]},
+        "losses": {"ours": curves[0], "trl": curves[1]},
+        "speeds": {"ours": [run["speed"] for run in mine], "trl": [run["speed"] for run in theirs]},
+    }
+    print_checks("LoRA training beside TRL", checks)
+    Console().print(figures)
+    write_checks(NAME, checks, settings=settings, **figures)
+    return all(c.ok for c in checks)
+
+
+def main(
+    part: Literal["all", "settings", "compare"] = typer.Argument("all"),
+    model: str = ModelSection().name,
+    chats: int = 64,
+    batch_rows: int = 8,
+    repeats: int = 2,
+    micro_batch: int = 4,
+    tried_chats: int = 12,
+) -> None:
+    """Measure; ends with 1 where a goal is missed."""
+    if find_spec("trl") is None:
+        raise SystemExit("benchmarks.training needs TRL: pip install -c constraints.txt -e '.[benchmarks]'")
+    path = str(resolve_model(model))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_start(path, folder)
+        if part == "compare" and SETTINGS.exists():
+            settings = json.loads(SETTINGS.read_text())
+        else:
+            settings = find_settings(path, folder, tried_chats, tried_chats // 3)
+        if part != "settings" and not compare(
+            path, folder, settings, chats, batch_rows, repeats, micro_batch
+        ):
+            raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

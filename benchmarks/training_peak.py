@@ -1,0 +1,79 @@
+"""What matrix products alone allow: their seconds a token at a model's shapes, forth and back, nothing else around.
+
+LoRA training needs, for each linear layer, the product forth and the one that takes gradients back to its input; the
+same for the head over label tokens. The adapter's own products, 7% more, count as overhead.
+"""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from transformers import AutoConfig
+
+REPEATS = 7
+
+
+def seconds_a_token(model: str, tokens: int, label_share: float, dtype: torch.dtype, device: str) -> float:
+    """Seconds of matrix products that a token of LoRA training costs.
+
+    Args:
+        model: folder or hub name; its configuration gives the shapes.
+        tokens: computed at once.
+        label_share: share of them that have a loss.
+        dtype: of the products.
+        device: where.
+    """
+    config = AutoConfig.from_pretrained(model)
+    width, inner = config.hidden_size, config.intermediate_size
+    heads = config.num_attention_heads * (
+        head := getattr(config, "head_dim", width // config.num_attention_heads)
+    )
+    groups = config.num_key_value_heads * head
+    shapes = [
+        (width, heads),
+        (width, groups),
+        (width, groups),
+        (heads, width),
+        (width, inner),
+        (width, inner),
+    ]
+    layer = sum(_seconds(tokens, *shape, dtype, device) for shape in [*shapes, (inner, width)])
+    labels = max(1, round(tokens * label_share))
+    return (
+        config.num_hidden_layers * layer + _seconds(labels, width, config.vocab_size, dtype, device)
+    ) / tokens
+
+
+def flops_a_token(model: str, label_share: float) -> float:
+    """The same as floating point operations."""
+    config = AutoConfig.from_pretrained(model)
+    width, heads = config.hidden_size, config.num_attention_heads
+    head = getattr(config, "head_dim", width // heads)
+    layer = 2 * width * head * (heads + config.num_key_value_heads) + 3 * width * config.intermediate_size
+    return 4.0 * (config.num_hidden_layers * layer + label_share * width * config.vocab_size)
+
+
+def _seconds(rows: int, narrow: int, wide: int, dtype: torch.dtype, device: str) -> float:
+    x, weight = torch.randn(rows, narrow).to(device, dtype), torch.randn(wide, narrow).to(device, dtype)
+    grad = torch.randn(rows, wide).to(device, dtype)
+    return _timed(lambda: x @ weight.T, device) + _timed(lambda: grad @ weight, device)
+
+
+def _timed(compute: Callable[[], torch.Tensor], device: str) -> float:
+    """Median seconds of a computation after two to warm up; on a GPU of ten at once."""
+    many = 10 if device == "cuda" else 1
+    taken = []
+    for _ in range(REPEATS + 2):
+        _wait(device)
+        begin = time.perf_counter()
+        for _ in range(many):
+            compute()
+        _wait(device)
+        taken.append((time.perf_counter() - begin) / many)
+    return median(taken[2:])
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
