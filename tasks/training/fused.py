@@ -1,8 +1,9 @@
-"""LoRA layers and attention with their own way back, for training on a CPU.
+"""LoRA layers, norms and attention with their own way back, for training on a CPU.
 
 Composed of single operations, an adapted layer passes over its output four times (cast, scale, add, cast) and keeps
-copies of it for the way back; torch's fused attention takes three times as long back as forth. Both are written out
-here: what they compute is the same up to rounding (tested against peft's layer and torch's attention).
+copies of it for the way back, and a norm keeps three float32 copies of its input; torch's fused attention takes three
+times as long back as forth. They are written out here: what they compute is the same up to rounding (tested against
+the libraries' own).
 """
 
 from typing import Any
@@ -45,6 +46,31 @@ class AdaptedLinear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = (grad @ weight).addmm_(low_grad, low_a).view(ctx.shape)
         return grad_x, None, (low_grad.T @ flat).float(), (grad.T @ low).float().mul_(ctx.scale), None
+
+
+class RootMeanSquareNorm(torch.autograd.Function):
+    """y = w x / sqrt(mean(x^2) + eps) over the last dimension, computed in float32; keeps x and one number a token."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """x [..., H] and weight [H]."""
+        exact = x.to(torch.float32, copy=True)
+        squared = torch.linalg.vector_norm(exact, dim=-1, keepdim=True).square_()
+        inverse = squared.div_(x.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x, weight, inverse)
+        return exact.mul_(inverse).to(x.dtype) * weight
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        """dx, and dw where the weight trains."""
+        x, weight, inverse = ctx.saved_tensors
+        unit = x.to(torch.float32, copy=True).mul_(inverse)
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = (grad * unit).flatten(0, -2).sum(dim=0).to(weight.dtype)
+        carried = grad.to(torch.float32, copy=True).mul_(weight)
+        shared = (carried * unit).mean(dim=-1, keepdim=True)
+        return carried.addcmul_(unit, shared, value=-1).mul_(inverse).to(x.dtype), grad_weight, None
 
 
 class CausalAttention(torch.autograd.Function):
@@ -127,6 +153,25 @@ def fuse_adapter(model: PreTrainedModel) -> None:
     for module in model.modules():
         if isinstance(module, LoraLinear) and _plain(module):
             module.forward = _forward_of(module)
+
+
+@torch.no_grad()
+def fuse_norms(model: PreTrainedModel) -> None:
+    """Have a model's root-mean-square norms computed as above, in place. A module that is called so is asked what it
+    computes: families differ in it, and those that compute something else stay as they are."""
+    for module in model.modules():
+        eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+        if type(module).__name__.endswith("RMSNorm") and isinstance(eps, float):
+            weight = module.weight
+            probe = torch.linspace(-1, 2, 2 * len(weight)).view(2, -1).to(weight.dtype)
+            if torch.allclose(
+                module(probe), RootMeanSquareNorm.apply(probe, weight, eps), rtol=1e-2, atol=1e-4
+            ):
+                module.forward = _norm_of(module, eps)
+
+
+def _norm_of(module: torch.nn.Module, eps: float) -> Any:
+    return lambda x: RootMeanSquareNorm.apply(x, module.weight, eps)
 
 
 def _plain(module: LoraLinear) -> bool:

@@ -10,7 +10,7 @@ from transformers.utils import logging as transformers_logging
 from schemas.config import ModelSection
 from tasks.engines.models import resolve_model
 from tasks.training.adapters import NOT_CONTENT, check_form
-from tasks.training.fused import register
+from tasks.training.fused import fuse_norms, register
 from tasks.training.records import TrainingError
 
 
@@ -68,6 +68,8 @@ def _load(section: ModelSection, path: Path | str, dtype: torch.dtype) -> PreTra
         str(path), revision=section.revision, dtype=dtype, attn_implementation="sdpa" if cuda else register()
     )
     model.to("cuda" if cuda else "cpu").eval()
+    if not cuda:
+        fuse_norms(model)
     _check_head(model, section)
     return model
 

@@ -24,6 +24,12 @@ def main(folder: Path) -> int:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
     arguments = pickle.loads((folder / JOB).read_bytes())
     cuda = arguments["model"].device != "cpu" and torch.cuda.is_available()
+    size = int(os.environ["WORLD_SIZE"])
+    if cuda and torch.cuda.device_count() < size:
+        found = torch.cuda.device_count()
+        refusal = f"trainer.processes is {size}, but there are {found} GPUs here; lower it to their number"
+        (folder / "error-0.txt").write_text(refusal)
+        return 1
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if cuda else "gloo")

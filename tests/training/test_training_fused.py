@@ -4,8 +4,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from tasks.training.fused import CausalAttention, fuse_adapter
+from tasks.training.fused import CausalAttention, fuse_adapter, fuse_norms
 
 
 class TwoLayers(nn.Module):
@@ -64,3 +66,20 @@ def test_attention_and_its_gradients_are_those_of_torch(length: int) -> None:
         seen.append([out, *torch.autograd.grad((out * weights).sum(), sides)])
     for ours, theirs in zip(*seen, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_norm_and_its_gradients_are_those_of_the_library_and_another_kind_is_left_alone() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        ours, theirs, other = LlamaRMSNorm(16), LlamaRMSNorm(16), GemmaRMSNorm(16)
+        for norm in (ours, theirs, other):
+            norm.weight.data = torch.linspace(0.5, 2, 16)
+        fuse_norms(nn.ModuleList([ours, other]))
+        assert "forward" in vars(ours) and "forward" not in vars(other)
+        x, weights = torch.randn(2, 3, 16, requires_grad=True), torch.randn(2, 3, 16)
+    seen = []
+    for norm in (ours, theirs):
+        out = norm(x)
+        seen.append([out, *torch.autograd.grad((out * weights).sum(), [x, norm.weight])])
+    for mine, expected in zip(*seen, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
