@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
@@ -129,8 +130,10 @@ def label_states(
 ) -> torch.Tensor:
     """Last hidden states [N, H] where a label token is predicted, row after row, so that the vocabulary-wide product
     is never done over a prompt."""
-    # A layer that computes again on the way back can't read keys and values out of a cache.
-    shared = 0 if getattr(model, "is_gradient_checkpointing", False) else shared_prefix(rows)
+    # A layer that computes again on the way back can't read keys and values out of a cache, and the processes of a
+    # sharded model must all go through its layers equally often.
+    apart = getattr(model, "is_gradient_checkpointing", False) or isinstance(model.get_decoder(), FSDPModule)
+    shared = 0 if apart else shared_prefix(rows)
     with autocast(model, dtype):
         hidden = _hidden(model, rows, shared)
     width = hidden.shape[1]

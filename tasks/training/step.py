@@ -61,7 +61,8 @@ def take_step(
         device = tuned.model.device
         kl = torch.zeros((), device=device)
         try:
-            if anchor and anchor.tokens(some):
+            # The processes of a sharded model all ask the base, or none does.
+            if anchor and (tuned.sharded or anchor.tokens(some)):
                 per_token, divergences = anchored_losses(tuned.model, some, anchor.base, tuned.dtype)
                 held = torch.tensor([row.row_id in anchor.rows for row in some]).repeat_interleave(lengths)
                 kl = (held * counts / anchored).to(device) @ divergences
