@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
 
 from tasks.training.launch import JOB, RESULT, STEPS
 from tasks.training.processes import Processes
@@ -18,6 +19,7 @@ from tasks.training.records import StepRecord, TrainingError
 from tasks.training.trainer import train
 
 
+@record  # so that torchrun's last words hold the traceback
 def main(folder: Path) -> int:
     """Train with the others; 0 when done, 1 when it was refused."""
     if sys.platform == "linux":  # torchrun, killed, can't end us (prctl(2), PR_SET_PDEATHSIG)
@@ -35,10 +37,10 @@ def main(folder: Path) -> int:
     dist.init_process_group("nccl" if cuda else "gloo")
     processes = Processes(dist.get_rank(), dist.get_world_size())
 
-    def on_step(record: StepRecord, total: int) -> None:
+    def on_step(done: StepRecord, total: int) -> None:
         if processes.first:
             with (folder / STEPS).open("a") as file:
-                file.write(json.dumps({"record": asdict(record), "total": total}) + "\n")
+                file.write(json.dumps({"record": asdict(done), "total": total}) + "\n")
 
     try:
         result = train(**arguments, processes=processes, on_step=on_step)
