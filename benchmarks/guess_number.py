@@ -25,10 +25,12 @@ from benchmarks.lake_run import measuring
 from schemas.config import Config
 from schemas.load import load_config
 from storage.history import rebuild_states
-from storage.store import Store
+from storage.store import Committed, Store
+from tasks.context import StageContext
 from tasks.environments.guess_number import HINT, demonstrations
 from tasks.formats import read_action
 from tasks.iterations import run_iteration
+from tasks.leaks import SOURCE_OF_TARGET, find_leaks
 from tasks.pipeline import stages_of
 from tasks.roles import predict_futures
 
@@ -84,43 +86,56 @@ def likelier(guesses: Sequence[tuple[int, str]], guess: int) -> str:
     return max(chances, key=lambda hint: chances[hint])
 
 
-async def critic_fidelity(store: Store, config: Config, iteration: int) -> tuple[float, float, float]:
-    """Shares of futures with the right hint, of right hints had the likelier one been named, and of malformed ones.
+@dataclass(frozen=True)
+class Fidelity:
+    """What a critic foresees of steps that were played, one future each: shares of futures.
 
-    Of evaluation games' steps that a hint followed on, JUDGED drawn at random; one future of each.
+    Attributes:
+        hints: that name the hint which then followed.
+        best_hints: in which naming the likelier hint would have been right.
+        malformed: without their format.
+        asserted: whose thought asserts what then followed, or names a source it can't have read (docs/leaks.md).
     """
-    made = store.committed(config.run, "evaluation", iteration)
-    assert made is not None
-    steps = made.scan("transitions").filter(pl.col("next_observation").str.contains(HINT.pattern)).collect()
+
+    hints: float
+    best_hints: float
+    malformed: float
+    asserted: float
+
+
+async def critic_fidelity(ctx: StageContext, played: Committed) -> Fidelity:
+    """Ask about JUDGED steps that a hint followed on, drawn at random from an evaluation."""
+    steps = played.scan("transitions").filter(pl.col("next_observation").str.contains(HINT.pattern)).collect()
     drawn = steps.sample(min(JUDGED, steps.height), seed=0)
-    states = rebuild_states(made.scan("transitions"), drawn["transition_id"])
+    states = rebuild_states(played.scan("transitions"), drawn["transition_id"])
     rows = drawn.select("transition_id", "raw_action", "next_observation").rows()
-    async with measuring(store, config, iteration) as ctx:
-        form = ctx.environment.action_format
+    form = ctx.environment.action_format
 
-        def guessed(text: str) -> int:
-            # As the game does: the first number in brackets of the action, whatever stands around it.
-            found = NUMBER.search(read_action(text, form).action)
-            return int(found[1]) if found else 0
+    def guessed(text: str) -> int:
+        # As the game does: the first number in brackets of the action, whatever stands around it.
+        found = NUMBER.search(read_action(text, form).action)
+        return int(found[1]) if found else 0
 
-        async def one(row: tuple[str, str, str]) -> tuple[bool, bool, bool]:
-            identity, text, seen = row
-            [(_, future)] = await predict_futures(ctx, states[identity], text, 1, use="critic", item=identity)
-            state = states[identity]
-            observations = [*(turn.observation for turn in state.turns[1:]), state.observation]
-            past = [
-                (guessed(turn.text), said[1])
-                for turn, seen_then in zip(state.turns, observations, strict=False)
-                if (said := HINT.search(seen_then))
-            ]
-            truth = HINT.search(seen)
-            assert truth is not None
-            named = f"hint is {truth[1]}" in future.description
-            return named, likelier(past, guessed(text)) == truth[1], future.malformed
+    async def one(row: tuple[str, str, str]) -> tuple[bool, bool, bool, bool]:
+        identity, text, seen = row
+        state = states[identity]
+        [(_, future)] = await predict_futures(ctx, state, text, 1, use="critic", item=identity)
+        observations = [*(turn.observation for turn in state.turns[1:]), state.observation]
+        past = [
+            (guessed(turn.text), said[1])
+            for turn, seen_then in zip(state.turns, observations, strict=False)
+            if (said := HINT.search(seen_then))
+        ]
+        truth = HINT.search(seen)
+        assert truth is not None
+        leak = find_leaks(
+            future.thought, privileged=(seen,), visible=(*observations, text), source=SOURCE_OF_TARGET
+        )
+        named = f"hint is {truth[1]}" in future.description
+        return named, likelier(past, guessed(text)) == truth[1], future.malformed, leak.share > 0
 
-        results = await asyncio.gather(*(one(row) for row in rows))
-    right, best, malformed = (sum(column) / len(results) for column in zip(*results, strict=True))
-    return right, best, malformed
+    results = await asyncio.gather(*(one(row) for row in rows))
+    return Fidelity(*(sum(column) / len(results) for column in zip(*results, strict=True)))
 
 
 async def measure(
@@ -133,12 +148,13 @@ async def measure(
     games = dict(made.scan("episodes").select("task_id", "success").collect().rows())
     won = sum(games[task] and not baseline[task] for task in games)
     lost = sum(baseline[task] and not games[task] for task in games)
-    right, best, malformed = await critic_fidelity(store, config, iteration)
+    async with measuring(store, config, iteration) as ctx:
+        critic = await critic_fidelity(ctx, made)
     stages = (store.committed(config.run, stage, iteration) for stage in stages_of(config, iteration))
     seconds = sum(done.manifest.seconds for done in stages if done)
     return Measured(
         name, row["success_rate"], row["success_low"], row["success_high"], row["invalid_action_rate"],
-        row["mean_turns"], won, lost, mcnemar(won, lost), right, best, malformed, seconds,
+        row["mean_turns"], won, lost, mcnemar(won, lost), critic.hints, critic.best_hints, critic.malformed, seconds,
     )  # fmt: skip
 
 
@@ -157,13 +173,18 @@ HEAD = (
 )
 
 
+def configured(file: Path, **changes: object) -> Config:
+    """The shipped configuration with these demonstrations."""
+    content = load_config(CONFIG).model_dump()
+    content["warm_start"]["file"] = str(file)
+    return Config.model_validate({**content, **changes})
+
+
 async def experiment(data: Path, file: Path, minutes: float) -> None:
     """Warm start on a file of demonstrations, its evaluation, iterations; a line each."""
     store = Store(data)
-    content = load_config(CONFIG).model_dump()
-    content["warm_start"]["file"] = str(file)
-    config = Config.model_validate(content)
-    react = Config.model_validate({**content, "run": f"{config.run}-react", "algorithm": "react"})
+    config = configured(file)
+    react = configured(file, run=f"{config.run}-react", algorithm="react")
     print(f"{machine()}\n\n{HEAD}", flush=True)
     await run_iteration(store, react, 0)
     evaluated = store.committed(react.run, "evaluation", 0)
@@ -180,16 +201,21 @@ async def experiment(data: Path, file: Path, minutes: float) -> None:
     print(f"written to {write_checks('guess_number', [], policies=[asdict(m) for m in rows])}")
 
 
+def demonstrated(data: Path) -> Path:
+    """The file of demonstrations, made where it is missing."""
+    file = data / "guess_number.parquet"
+    if not file.exists():
+        data.mkdir(parents=True, exist_ok=True)
+        demonstrations(ROWS, 0).write_parquet(file)
+    return file
+
+
 def main(
     minutes: Annotated[float, typer.Option(help="no iteration is begun after them")] = 60.0,
     data: Annotated[Path, typer.Option(help="data root")] = OUT / "guess_number",
 ) -> None:
     """Run the experiment; started again, it goes on where it stopped."""
-    file = data / "guess_number.parquet"
-    if not file.exists():
-        data.mkdir(parents=True, exist_ok=True)
-        demonstrations(ROWS, 0).write_parquet(file)
-    asyncio.run(experiment(data, file, minutes))
+    asyncio.run(experiment(data, demonstrated(data), minutes))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from schemas.load import PROJECT_ROOT, load_config
 from storage.history import State
 from storage.store import Store
 from tasks.context import StageContext
+from tasks.engines.base import Adapter
 from tasks.environments.frozen_lake import FrozenLake
 from tasks.environments.frozen_lake.maps import Lake
 from tasks.environments.frozen_lake.text import (
@@ -99,17 +100,16 @@ def configure(job: Job, model: Path) -> Config:
 
 
 @asynccontextmanager
-async def measuring(store: Store, config: Config, iteration: int) -> AsyncIterator[StageContext]:
-    """A stage's surroundings with the policy and critic that an iteration left, to ask them questions."""
-    policy = resolve_inputs(store, config, "evaluation", iteration).adapters["policy"]
-    critic = policy
-    if config.has_critic:
-        critic = resolve_inputs(store, config, "critique", iteration).adapters["critic"]
+async def measuring(
+    store: Store, config: Config, iteration: int, critic: Adapter | None = None
+) -> AsyncIterator[StageContext]:
+    """A stage's surroundings, to ask questions: with a critic alone, or with all that an iteration left."""
+    adapters = {"critic": critic} if critic else _parameters(store, config, iteration)
     ctx = StageContext(
         config=config,
         stage="measure",
         iteration=iteration,
-        inputs=Inputs(adapters={"policy": policy, "critic": critic, "improver": critic}),
+        inputs=Inputs(adapters=adapters),
         workdir=store.root,
         cache_dir=store.root / ".cache",
     )
@@ -117,6 +117,14 @@ async def measuring(store: Store, config: Config, iteration: int) -> AsyncIterat
         yield ctx
     finally:
         await ctx.close()
+
+
+def _parameters(store: Store, config: Config, iteration: int) -> dict[str, Adapter | None]:
+    policy = resolve_inputs(store, config, "evaluation", iteration).adapters["policy"]
+    critic = policy
+    if config.has_critic:
+        critic = resolve_inputs(store, config, "critique", iteration).adapters["critic"]
+    return {"policy": policy, "critic": critic, "improver": critic}
 
 
 async def policy_table(ctx: StageContext, lake: Lake) -> np.ndarray:
