@@ -1,0 +1,86 @@
+"""Collecting experience, drawing from it, evaluating."""
+
+from typing import Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from schemas.config.base import NonNegative, Section, Share
+
+
+class RolloutSection(Section):
+    """Collecting experience. `rollout: none` is short for `rollout: {source: none}`."""
+
+    source: Literal["environment", "none"] = Field(
+        "environment", description="environment: episodes are played; none: nothing is played, there is no stage "
+        "rollout, and the run trains on episodes that `nlac import` added to it, or to the runs of replay.from_runs"
+    )  # fmt: skip
+    episodes: PositiveInt = Field(16, description="training episodes an iteration")
+    max_steps: PositiveInt = Field(
+        16, description="cap from outside; reaching it truncates, which still bootstraps"
+    )
+    first_episodes: PositiveInt | None = Field(
+        None, description="episodes of iteration 0; empty: as `episodes`"
+    )
+    exploration: Share = Field(
+        0.0, description="share of training steps that take a uniformly random legal action instead of the policy's; "
+        "needs an environment that lists its legal actions"
+    )  # fmt: skip
+    uniform_until: int = Field(
+        0, ge=0, description="before this iteration rollouts, a' and fresh actions are uniform over the legal actions, "
+        "for a policy that can't act yet; needs an environment that lists them"
+    )  # fmt: skip
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none(cls, given: Any) -> Any:
+        return {"source": "none"} if given == "none" else given
+
+    def uniform_share(self, iteration: int, *, explores: bool) -> float:
+        """Share of actions drawn uniformly in an iteration; `explores`: in a training rollout."""
+        return 1.0 if iteration < self.uniform_until else self.exploration if explores else 0.0
+
+
+class ReplaySection(Section):
+    """Prioritised replay over all iterations (Schaul et al. 2016)."""
+
+    transitions: PositiveInt = Field(48, description="transitions drawn an iteration, with replacement")
+    alpha: NonNegative = Field(0.6, description="exponent on priorities; 0 is uniform")
+    beta: NonNegative = Field(0.4, description="exponent of the importance weights; 1 corrects fully")
+    epsilon: PositiveFloat = Field(0.01, description="added to every priority, so none is never drawn")
+    max_age: int | None = Field(
+        None, ge=0, description="iterations a transition of this run stays in the pool after its own; 0: this "
+        "iteration's only; empty: for good"
+    )  # fmt: skip
+    from_runs: list[str] = Field(
+        [], description="further runs under the same data root, on the same environment, whose training transitions "
+        "join the pool whatever their age. Finished runs: what one adds later changes what was drawn from"
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _names_each_run_once(self) -> "ReplaySection":
+        if len(set(self.from_runs)) < len(self.from_runs):
+            raise ValueError("from_runs: a run is named twice; name each once")
+        return self
+
+
+class EvaluationSection(Section):
+    """Held-out tasks."""
+
+    episodes: PositiveInt = Field(8, description="episodes an evaluation, over the eval tasks in turn")
+    repeats: PositiveInt = Field(
+        1, description="times that each of these episodes is played, for pass^k: the chance that k plays of a task all "
+        "succeed"
+    )  # fmt: skip
+    baseline: bool = Field(
+        True, description="also measure, once, what random actions win (where the environment lists its actions or its "
+        "action format can be sampled), or doing nothing"
+    )  # fmt: skip
+    every: PositiveInt = Field(1, description="evaluate after every n-th iteration")
+    patience: PositiveInt | None = Field(
+        None, description="nlac/training stops after this many evaluations in a row without a better success rate than "
+        "the best before them; empty: it does not"
+    )  # fmt: skip
+    retention: bool = Field(
+        False, description="also measure how far the policy has drifted from the base model on general prompts (table "
+        "retention); needs a policy engine that plays the model in training and gives top-k scores"
+    )  # fmt: skip

@@ -1,0 +1,176 @@
+"""Labels and losses, batches and steps."""
+
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from schemas.config.base import NonNegative, Section, Share
+
+
+class CorrectionSection(Section):
+    """Rewriting reasoning so that it asserts nothing the student can't see."""
+
+    enabled: bool = Field(True, description="off: thoughts are trained on as they are (an ablation)")
+    ngram: int = Field(
+        4,
+        ge=2,
+        description="words in a row taken from privileged text that count as a leak (half as "
+        "many content words in any order; docs/leaks.md)",
+    )
+    threshold: Share = Field(0.0, description="largest share of leaking words that passes")
+    attempts: PositiveInt = Field(2, description="rewrites asked for before giving up")
+    on_failure: Literal["drop_thought", "drop_row"] = Field(
+        "drop_thought", description="when no rewrite passes: keep the row without its thought, or drop it"
+    )
+
+
+class FineTuningSection(Section):
+    """Batches and steps of a fine-tuning."""
+
+    epochs: PositiveInt = Field(1, description="passes over the stage's own rows")
+    batch_rows: PositiveInt = Field(16, description="rows an optimizer step, all roles together")
+    micro_batch_rows: PositiveInt = Field(
+        4, description="rows computed at once; gradients add up to the batch"
+    )
+    learning_rate: PositiveFloat = Field(2e-4, description="peak rate of AdamW")
+    warmup_steps: int = Field(0, ge=0, description="linear warm-up")
+    weight_decay: NonNegative = Field(0.0, description="AdamW weight decay")
+    clip_norm: PositiveFloat = Field(1.0, description="global gradient norm cap")
+
+    def rate_share(self, iteration: int) -> float:
+        """Share of learning_rate in an iteration."""
+        return 1.0
+
+
+class TrainerSection(Section):
+    """How the training stages compute. Nothing here changes what they compute, but for rounding, so no stage is
+    computed again because of it."""
+
+    processes: PositiveInt = Field(
+        1, description="processes of a training stage on this host, one a GPU, started by torchrun; each step's rows "
+        "are dealt out to them"
+    )  # fmt: skip
+    shard: Literal["none", "fsdp"] = Field(
+        "none", description="fsdp: the layers' weights, gradients and optimizer state are spread over the processes "
+        "(torch's fully_shard); none: each holds all of them"
+    )  # fmt: skip
+    gradient_checkpointing: bool = Field(
+        False, description="keep a layer's input alone and compute the rest again on the way back: about a third more "
+        "computing for much less memory"
+    )  # fmt: skip
+    checkpoint_steps: int = Field(
+        50, ge=0, description="a killed stage goes on from the last multiple of this many optimizer steps; 0: from the "
+        "beginning"
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _shards_over_several(self) -> "TrainerSection":
+        if self.shard == "fsdp" and self.processes == 1:
+            raise ValueError("shard: fsdp needs several processes; set processes to the number of GPUs")
+        return self
+
+
+class WarmStartSection(FineTuningSection):
+    """Before iteration 0: a cold start for models too small to play their roles from the prompt alone."""
+
+    file: str | None = Field(
+        None, description="Parquet of demonstrations, a row an answer of one role (docs/warm-start.md), looked up from "
+        "the working directory, then from the project's root. The model fine-tuned on them takes the base model's "
+        "place as what every role begins from; empty: no warm start"
+    )  # fmt: skip
+
+
+class TrainingSection(FineTuningSection):
+    """One training stage of an iteration."""
+
+    mix: Share | None = Field(
+        None, description="share of each batch's rows that come from the other role, so that shared parameters don't "
+        "forget its format; empty: 0.25 with shared parameters, 0 with separate ones"
+    )  # fmt: skip
+    optimizer: Literal["carry", "reset"] = Field(
+        "carry", description="keep the optimizer state from stage to stage"
+    )
+    decay_from: int | None = Field(
+        None, ge=0, description="iteration from which the rate falls linearly; empty: it stays constant"
+    )
+    decay_until: int | None = Field(
+        None, ge=1, description="iteration in which it reaches final_rate; needed with decay_from"
+    )
+    final_rate: Share = Field(0.1, description="share of learning_rate that is left in the end")
+
+    @model_validator(mode="after")
+    def _decays(self) -> "TrainingSection":
+        given = (self.decay_from is not None, self.decay_until is not None)
+        if given[0] != given[1] or (all(given) and self.decay_until <= self.decay_from):  # type: ignore[operator]
+            raise ValueError("decay_from and decay_until belong together, decay_until the later one")
+        return self
+
+    def rate_share(self, iteration: int) -> float:
+        """Share of learning_rate in an iteration: 1 up to decay_from, then linear to final_rate in decay_until."""
+        if self.decay_from is None or self.decay_until is None:
+            return 1.0
+        passed = (iteration - self.decay_from) / (self.decay_until - self.decay_from)
+        return 1.0 - (1.0 - self.final_rate) * min(max(passed, 0.0), 1.0)
+
+
+class BackupSection(Section):
+    """The critic's loss L1 against the backup's distribution."""
+
+    loss: Literal["sft", "token_kl"] = Field(
+        "sft", description="sft: cross-entropy of the corrected label; token_kl: at description positions, against the "
+        "top-k probabilities of the backup prompt instead (thoughts stay sft)"
+    )  # fmt: skip
+    top_k: PositiveInt = Field(
+        20, description="token_kl: most likely tokens kept at a position, renormalised"
+    )
+    draws: int = Field(
+        1, ge=0, description="J, independent draws of (a', d') for a backup that is not terminal. The label is written "
+        "from the first; a priority takes log p_B as the log of the mean over all, which tightens its bound on the KL. "
+        "0: no bootstrapping, labels tell of one step alone (an ablation)"
+    )  # fmt: skip
+    shuffle_labels: bool = Field(
+        False, description="deal the labels out to the wrong rows: a negative control, which must not learn"
+    )
+
+
+class TargetSection(Section):
+    """Target parameters: theta_bar <- (1 - tau) theta_bar + tau theta after every optimizer step."""
+
+    tau: Share = Field(0.2, description="share taken over a step; 0: never updated (a negative control)")
+
+
+class AnchorSection(Section):
+    """What holds the trained parameters to the base model, in every training stage: fine-tuning on one task forgets
+    general instruction following (paper, appendix B.6)."""
+
+    kl: NonNegative = Field(
+        0.0, description="coefficient of KL(p_theta || p_base), nats a token, averaged over the label tokens of a "
+        "batch's own rows; costs a forward pass of the base model, and with model.train full a second copy of it"
+    )  # fmt: skip
+    chat_share: Share = Field(
+        0.0, description="share of each batch's rows that are general chat, with a loss of their own"
+    )
+    chat_file: str | None = Field(
+        None, description='JSON lines {"messages": [{"role": ..., "content": ...}, ...]}, each ending with the '
+        "assistant's answer that is trained on; empty: the shipped conversations"
+    )  # fmt: skip
+
+
+class ImprovementSection(Section):
+    """Critique and refinement."""
+
+    states: PositiveInt = Field(
+        12, description="drawn transitions at whose states an action is improved, at most"
+    )
+    action: Literal["fresh", "replayed"] = Field(
+        "fresh", description="the action to improve: a ~ pi(.|s), or a of replay"
+    )
+    futures: PositiveInt = Field(
+        1, description="k, futures a critique reads; with algorithm self_distillation, rollouts (paper: 4)"
+    )
+    rounds: PositiveInt = Field(1, description="m, refinement rounds; nlql has none")
+    actions: PositiveInt = Field(4, description="algorithm nlql alone: actions sampled at a state")
+    from_iteration: int = Field(
+        0, ge=0, description="earlier iterations train the critic alone (shared parameters only): a policy is not "
+        "improved by a critic that has seen nothing yet"
+    )  # fmt: skip

@@ -1,0 +1,54 @@
+"""What a policy achieves, and what it has kept of the base model."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from schemas.rows.base import Row
+
+
+class Evaluation(Row):
+    """One evaluation of one policy on held-out tasks."""
+
+    TABLE: ClassVar[str] = "evaluations"
+    VERSION: ClassVar[int] = 2
+    policy_version: str = Field(description="policy that played")
+    environment: str = Field(description="environment name")
+    episodes: int = Field(description="episodes played to an end")
+    failed_episodes: int = Field(description="episodes with a status other than ok; not in the rates")
+    successes: int = Field(description="episodes that succeeded")
+    success_rate: float | None = Field(None, description="successes / episodes; NULL without episodes")
+    success_low: float | None = Field(None, description="95% Wilson interval, lower end")
+    success_high: float | None = Field(None, description="95% Wilson interval, upper end")
+    mean_reward: float | None = Field(None, description="mean sum of r")
+    mean_game_reward: float | None = Field(None, description="mean sum of the environment's own reward")
+    mean_turns: float | None = Field(None, description="mean actions per episode")
+    invalid_action_rate: float | None = Field(None, description="invalid actions / actions")
+    baseline: Literal["random", "nothing"] | None = Field(
+        None, description="a player without a model, on the same tasks: legal actions at random, or none done at all; "
+        "NULL: not played (evaluation.baseline)"
+    )  # fmt: skip
+    baseline_success_rate: float | None = Field(None, description="its success rate")
+    pass_hat: list[float] | None = Field(
+        None, description="pass^k for k = 1, 2, ... up to the fewest plays of a task: the mean over tasks of C(c, k) / "
+        "C(n, k), where c of n plays succeeded; NULL where no task was played twice (evaluation.repeats)"
+    )  # fmt: skip
+
+
+class Retention(Row):
+    """One general prompt of the retention check: how far the evaluated policy has drifted from the base model."""
+
+    TABLE: ClassVar[str] = "retention"
+    prompt_id: str = Field(description="retention/number of the line in the shipped set")
+    prompt: str = Field(description="what the user last said")
+    policy_version: str = Field(description="the policy compared with the base model")
+    tokens: int = Field(description="tokens of the fixed reference answer, which is scored, not written")
+    base_logprob: float | None = Field(None, description="mean log p_base of its tokens (nats per token)")
+    policy_logprob: float | None = Field(None, description="the same under the policy")
+    drift: float | None = Field(
+        None, description="policy_logprob - base_logprob; below 0: it got less likely"
+    )
+    kl: float | None = Field(
+        None, description="mean over its tokens of a lower bound of KL(p_base || p_policy), nats, from the 50 most "
+        "likely tokens of each"
+    )  # fmt: skip

@@ -1,0 +1,92 @@
+"""Episodes and their steps, played or imported."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from schemas.rows.base import Generation, Row, Split
+
+
+class Episode(Row):
+    """One episode, played by the policy or imported from a log."""
+
+    TABLE: ClassVar[str] = "episodes"
+    VERSION: ClassVar[int] = 2
+    episode_id: str = Field(description="run/iteration/split/number")
+    split: Split = Field(description="train or eval; replay and training read train only")
+    environment: str = Field(description="environment name")
+    task_id: str = Field(description="task within the environment")
+    seed: int = Field(description="environment seed")
+    policy_version: str = Field(description="policy that played")
+    steps: int = Field(description="actions taken")
+    reward: float = Field(description="sum of r as the configuration chooses it")
+    game_reward: float = Field(description="sum of the environment's own reward")
+    success: bool = Field(description="the environment's own definition of success")
+    done: bool = Field(description="ended by the task's own rules")
+    truncated: bool = Field(description="cut by a cap from outside")
+    invalid_actions: int = Field(description="actions that did not parse or were refused")
+    tools: str | None = Field(
+        None, description="JSON: the tool schemas of an imported conversation; NULL: none, or played"
+    )
+    record: int | None = Field(
+        None, description="number of the record it was imported from, from 0; NULL: it was played"
+    )
+    record_fields: str | None = Field(
+        None, description="JSON: what that record holds beside messages, tools, task_id, reward and success"
+    )
+
+
+class Transition(Row):
+    """One step of an episode: (s, a, r, s', done), stored as deltas; `storage.history` rebuilds s."""
+
+    TABLE: ClassVar[str] = "transitions"
+    VERSION: ClassVar[int] = 3
+    transition_id: str = Field(description="episode_id/step")
+    episode_id: str = Field(description="-> episodes")
+    split: Split = Field(description="train or eval")
+    step: int = Field(description="0-based step within the episode")
+    task_id: str = Field(description="task within the environment")
+    observation: str = Field(description="what was newly seen before acting (step 0: the task)")
+    raw_action: str = Field(description="the model's whole text")
+    thought: str = Field(description="its reasoning; changes nothing outside")
+    reasoning: str | None = Field(
+        None, description="hidden chain of thought (<think>), never in a prompt again"
+    )
+    action: str = Field(description="the environment action taken from the text")
+    action_valid: bool = Field(description="parsed, and accepted by the environment")
+    next_observation: str = Field(description="what was newly seen after acting (the delta from s to s')")
+    reward: float = Field(description="r as the configuration chooses it (reward: success | game)")
+    game_reward: float = Field(description="the environment's own reward")
+    success: bool = Field(description="the episode succeeded at this step")
+    done: bool = Field(description="the episode ended here by its own rules; no bootstrap")
+    truncated: bool = Field(description="the episode was cut here from outside; bootstraps from s'")
+    policy_version: str = Field(description="policy that acted")
+    token_ids: list[int] = Field(description="completion token ids; empty if the engine gives none")
+    logprobs: list[float] = Field(description="their log-probabilities (nats) as sampled")
+    generation: Generation | None = Field(None, description="provenance of the action")
+    speaker_generations: list[Generation] | None = Field(
+        None, description="provenance of what a model said in the environment to make next_observation (at step 0, "
+        "also of the task), in order; NULL where none spoke"
+    )  # fmt: skip
+    database_reward: float | None = Field(
+        None, description="half of the environment's reward, where it has two (tau_bench): 1 if the database ended as "
+        "the task's gold actions leave it, else 0; NULL before the end, and elsewhere"
+    )  # fmt: skip
+    outputs_reward: float | None = Field(
+        None, description="the other half: 1 if the user was told all that the task asks for, else 0; NULL also where "
+        "it asks for nothing"
+    )  # fmt: skip
+    messages: list[str] | None = Field(
+        None, description="imported: the messages of this step as JSON, as they were logged: those newly seen, the "
+        "agent's, and at the last step those after it; in order of the steps they are the conversation. NULL: played"
+    )  # fmt: skip
+
+
+class Reject(Row):
+    """A record of an imported file that can't be used; status says of what kind the fault is."""
+
+    TABLE: ClassVar[str] = "rejects"
+    reject_id: str = Field(description="run/iteration/reject/number of the record")
+    file: str = Field(description="name of the file")
+    record: int = Field(description="number of the record in it, from 0 (of a line, in a file of lines)")
+    excerpt: str = Field(description="how the record begins, 200 characters")

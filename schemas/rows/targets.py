@@ -1,0 +1,155 @@
+"""From a draw of the replay to the label of the critic."""
+
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from schemas.rows.base import Generation, PriorityKind, Row
+
+
+class ReplaySample(Row):
+    """One draw from replay, with replacement (Schaul et al. 2016)."""
+
+    TABLE: ClassVar[str] = "replay_samples"
+    sample_id: str = Field(description="run/iteration/draw number")
+    transition_id: str = Field(description="-> transitions (of any iteration)")
+    draw: int = Field(description="0-based draw number")
+    priority: float = Field(description="p_i at the draw; unscored rows take the largest known")
+    scored: bool = Field(description="whether p_i was measured before")
+    priority_kind: PriorityKind | None = Field(
+        None, description="what p_i measures; NULL when nothing is scored"
+    )
+    probability: float = Field(description="P(i), proportional to (p_i + eps)^alpha")
+    weight: float = Field(description="(N P(i))^-beta divided by its maximum over the draw")
+
+
+class DrawnText(BaseModel):
+    """What of a Generation varies from draw to draw; the rest is as in that of the first draw."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    seed: int = Field(description="seed of this request's own random stream")
+    prompt_tokens: int = Field(description="tokens read")
+    completion_tokens: int = Field(description="tokens written")
+    finish_reason: str = Field(description="stop, length or error")
+
+
+class BootstrapDraw(BaseModel):
+    """A further draw of (a', d') at s'; columns as in BellmanTarget."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    status: str = Field(description="ok, next_action_failed or next_future_failed")
+    fault: str | None = Field(None, description="what went wrong, when status is not 'ok'")
+    next_thought: str | None = None
+    next_action: str | None = None
+    next_action_text: str | None = None
+    next_future: str | None = None
+    next_future_malformed: bool | None = None
+    next_action_reasoning: str | None = None
+    next_future_reasoning: str | None = None
+    next_action_drawn: DrawnText | None = Field(None, description="provenance of a'")
+    next_future_drawn: DrawnText | None = Field(None, description="provenance of d'")
+
+
+class BellmanTarget(Row):
+    """One language Bellman backup: d ~ B(.|s,a,r,s',a',d')."""
+
+    TABLE: ClassVar[str] = "bellman_targets"
+    VERSION: ClassVar[int] = 3
+    target_id: str = Field(description="same as its sample_id")
+    sample_id: str = Field(description="-> replay_samples")
+    transition_id: str = Field(description="-> transitions")
+    terminal: bool = Field(description="done: made from r and s' alone, no a' and d'")
+    next_thought: str | None = Field(None, description="thought of a'")
+    next_action: str | None = Field(None, description="environment action of a' ~ pi(.|s')")
+    next_action_text: str | None = Field(None, description="a' as the model wrote it")
+    next_future: str | None = Field(None, description="d' ~ M_target(.|s',a')")
+    next_future_malformed: bool | None = Field(
+        None, description="d' lacked its format; the whole text was taken"
+    )
+    thought: str = Field(description="the backup's chain of thought")
+    description: str = Field(description="d, the future seen from (s,a)")
+    malformed: bool = Field(description="the backup lacked its format; the whole text is the description")
+    next_action_generation: Generation | None = Field(None, description="provenance of a'")
+    next_future_generation: Generation | None = Field(None, description="provenance of d'")
+    generation: Generation | None = Field(None, description="provenance of thought and description")
+    other_draws: list[BootstrapDraw] | None = Field(
+        None, description="(a', d') number 2 to J (backup.draws), for log p_B alone; NULL: there is no other"
+    )
+    reasoning: str | None = Field(None, description="the backup's hidden chain of thought, never trained on")
+    next_action_reasoning: str | None = Field(None, description="that of a'")
+    next_future_reasoning: str | None = Field(None, description="that of d'")
+
+
+class CorrectedTarget(Row):
+    """A target whose reasoning no longer asserts what the student can't see (paper, appendix B.2)."""
+
+    TABLE: ClassVar[str] = "corrected_targets"
+    VERSION: ClassVar[int] = 3
+    corrected_id: str = Field(description="same as its target_id")
+    target_id: str = Field(description="-> bellman_targets")
+    transition_id: str = Field(description="-> transitions")
+    verdict: Literal["clean", "rewritten", "thought_dropped", "row_dropped"] = Field(
+        description="clean: nothing to do; rewritten: a rewrite passed; the others: none did"
+    )
+    thought_before: str = Field(description="the backup's thought")
+    thought: str = Field(description="the thought trained on; empty when dropped")
+    description: str = Field(description="copied from the target, never regenerated")
+    leak_before: float = Field(description="share of the thought's words inside leaks, before")
+    leak_after: float = Field(description="the same for the thought kept")
+    leaks: list[str] = Field(description="leaking passages found before")
+    attempts: int = Field(description="rewrites asked for")
+    backup_logprobs: list[float] | None = Field(
+        None,
+        description="log p_B of the description's tokens under the backup prompt; NULL: engine can't score",
+    )
+    generation: Generation | None = Field(None, description="provenance of the last rewrite")
+    backup_draw_logprobs: list[float] | None = Field(
+        None,
+        description="log p_B of the whole description under the backup prompt of each usable (a', d'), the first's "
+        "own included; NULL: there is one alone (sum backup_logprobs), or engine can't score",
+    )
+    backup_top_ids: list[list[int]] | None = Field(
+        None,
+        description="token_kl: the most likely tokens at each of the description's tokens under the backup prompt, "
+        "most likely first; NULL: backup.loss is sft",
+    )
+    backup_top_logprobs: list[list[float]] | None = Field(
+        None, description="their log-probabilities (nats), before renormalising"
+    )
+    discount_next: float | None = Field(
+        None,
+        description="share of the description's content words that the next observation and r have and d' lacks; "
+        "NULL: terminal, or no content word",
+    )
+    discount_future: float | None = Field(None, description="share that d' has, and they lack")
+    discount_both: float | None = Field(None, description="share that both have; the rest is in neither")
+    reasoning: str | None = Field(None, description="hidden chain of thought of the last rewrite")
+    dropped_turns: int | None = Field(
+        None,
+        description="oldest exchanges left out of the backup prompt it was scored under; NULL: not scored",
+    )
+    dropped_chars: int | None = Field(None, description="characters left out of that prompt, theirs included")
+
+
+class Priority(Row):
+    """The critic's loss on one transition, scored once before the stage's first update."""
+
+    TABLE: ClassVar[str] = "priorities"
+    VERSION: ClassVar[int] = 2
+    transition_id: str = Field(description="-> transitions")
+    priority: float = Field(
+        description="p_i = max(0, mean log p_B - log p_theta), or the NLL (priority_kind)"
+    )
+    priority_kind: PriorityKind = Field(description="kl_bound, or nll where B has no log-probabilities")
+    critic_logprob: float = Field(description="mean log p_theta over description tokens")
+    backup_logprob: float | None = Field(
+        None, description="the same of log p_B: with several draws, of the log of the mean of p_B over them"
+    )
+    description_tokens: int = Field(description="tokens the means are taken over")
+    backup_draws: int | None = Field(
+        None,
+        description="most draws of (a', d') that p_B of a target is the mean over: 1 for a terminal one, up to J "
+        "(backup.draws) else; NULL: priority_kind is nll",
+    )
