@@ -13,9 +13,9 @@ from prompts import template_text
 from schemas.config import Config
 from storage.files import replace_text
 from storage.store import Committed
-from tasks.context import role_templates
 from tasks.environments import make_environment
 from tasks.progress import ProgressState
+from tasks.prompting import role_templates
 
 
 def progress_line(state: ProgressState) -> str:

@@ -7,13 +7,13 @@ from pathlib import Path
 from prompts import NAMES, PromptError, template_text
 from schemas.config import Config, RolesSection
 from schemas.load import ConfigError, find_file
-from tasks.context import role_templates
 from tasks.conversations import BrokenConversations, chat_file, load_conversations
 from tasks.demonstrations import BrokenDemonstrations, read_demonstrations
 from tasks.engines import EngineConfigError, check_engine, declared_capabilities
 from tasks.engines.models import ModelError, check_model
 from tasks.environments import UnusableEnvironment, check_speaker, make_environment
 from tasks.environments.base import Environment, ListsActions, OffersTools, Unplayable
+from tasks.prompting import role_templates
 
 
 def check_config(config: Config, root: Path) -> None:

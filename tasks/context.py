@@ -2,16 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 
-from prompts import render, template_digest
-from schemas.config import Config, Role, RoleSection
+from prompts import template_digest
+from schemas.config import Config, Role
 from schemas.rows import Generation
-from storage.history import State
 from tasks.engines import build_engine
 from tasks.engines.base import (
     Completion,
@@ -22,25 +20,22 @@ from tasks.engines.base import (
     Sampling,
     ScoreRequest,
     Scores,
-    Tool,
 )
 from tasks.engines.cache import RequestCache
-from tasks.engines.chat import ChatTokenizer, shared_chat_tokenizer
-from tasks.engines.models import resolve_model
 from tasks.engines.replies import split_reasoning
 from tasks.environments import check_speaker, make_environment
-from tasks.environments.base import Environment, OffersTools, asks_model
-from tasks.native_calls import action_text, native_chat
+from tasks.environments.base import Environment, asks_model
+from tasks.native_calls import action_text
 from tasks.progress import Progress
+from tasks.prompting import Asked, Prompting
 from tasks.seeding import derive_seed
-from tasks.speaker import SPEAKER, Speaker
+from tasks.speaker import Speaker
 from tasks.stage import Inputs
-from tasks.window import Prompt, Window, fit
+from tasks.window import Prompt
 
 T = TypeVar("T")
 R = TypeVar("R")
 BASE = "base"
-Asked = Role | Literal["speaker"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class Answer:
 
 
 @dataclass
-class StageContext:
+class StageContext(Prompting):
     """One stage's surroundings; built by `tasks.pipeline`, or by a test.
 
     Attributes:
@@ -98,10 +93,6 @@ class StageContext:
     tokens: int = 0
     _engines: dict[str, Engine] = field(default_factory=dict)
     spoken: dict[str, list[Generation]] = field(default_factory=dict)
-    _environment: Environment | None = None
-
-    # --- environments and prompts
-    # -----------------------------------------------------------------------------
 
     def new_environment(self, episode: str = "") -> Environment:
         """A fresh environment, for one episode; `episode` keys what a model says in it.
@@ -114,99 +105,6 @@ class StageContext:
         if asks_model(environment):
             environment.connect(Speaker(self, episode))
         return environment
-
-    @property
-    def environment(self) -> Environment:
-        """The stage's own instance, for formats, instructions and templates."""
-        if self._environment is None:
-            self._environment = self.new_environment()
-        return self._environment
-
-    @cached_property
-    def templates(self) -> dict[str, Path]:
-        """Templates that replace shipped ones: the environment's, and above them the configuration's."""
-        return {**self.environment.templates, **role_templates(self.config)}
-
-    def messages(self, template: str, **variables: Any) -> tuple[Message, ...]:
-        """A role's prompt: the template's system and user blocks."""
-        known = {
-            "instructions": self.environment.instructions,
-            "action_description": self.environment.action_format.description,
-            **variables,
-        }
-        blocks = ("system", "user")
-        texts = render(template, blocks, known, self.templates)
-        return tuple(Message(role=b, content=text) for b, text in zip(blocks, texts, strict=True))
-
-    @property
-    def policy_tools(self) -> tuple[Tool, ...]:
-        """Tools that the policy calls in its family's own way; none where actions are text."""
-        native = self.config.roles.policy.tool_calls == "native"
-        return tuple(self.environment.tools) if native and isinstance(self.environment, OffersTools) else ()
-
-    def prompt(
-        self,
-        role: Role,
-        template: str,
-        *,
-        label: tuple[str, ...] = (),
-        trains: bool = False,
-        **variables: Any,
-    ) -> Prompt:
-        """A role's prompt, fitted into the context window (`tasks.window`). Of a Markov environment, whose history no
-        prompt shows, as it is.
-
-        Args:
-            role: who answers: its engine's window, less its `max_tokens`.
-            template: the template; `policy` is the chat of `policy_messages`, and takes `state` alone.
-            label: the completion, by segments, where it is given (scored or trained on): it has to fit too.
-            trains: the model in training reads the prompt, whatever engine plays the role.
-            variables: of the template.
-        """
-
-        def render_with(known: Mapping[str, Any]) -> tuple[Message, ...]:
-            return (
-                self.policy_messages(known["state"])
-                if template == "policy"
-                else self.messages(template, **known)
-            )
-
-        if self.environment.markov:
-            return Prompt(render_with(variables))
-        section = self.role(role)
-        own = None if trains else self.config.engines[section.engine].context_length
-        tools = self.policy_tools if template == "policy" else ()
-        window = Window(own or self.config.model.context_length, lambda: self.tokenizer, tools)
-        return fit(variables, render_with, lambda messages: window.holds(messages, section.max_tokens, label))
-
-    @cached_property
-    def tokenizer(self) -> ChatTokenizer:
-        """That of the model in training."""
-        return shared_chat_tokenizer(resolve_model(self.config.model), self.config.model.revision)
-
-    def policy_messages(self, state: State) -> tuple[Message, ...]:
-        """The plain policy prompt: instructions, then the episode as a chat, hidden reasoning left out. Of a
-        Markov environment the last observation alone."""
-        env = self.environment
-        known = {
-            "instructions": env.instructions,
-            "action_description": env.action_format.description,
-            "native": bool(self.policy_tools),
-        }
-
-        def message(role: str, **variables: str) -> Message:
-            (text,) = render("policy", [role], {**known, **variables}, self.templates)
-            return Message(role=role, content=text)
-
-        if self.policy_tools:
-            return (message("system"), *native_chat(state, env.action_format))
-        chat = [message("system")]
-        for turn in () if env.markov else state.turns:
-            chat += [message("user", observation=turn.observation), message("assistant", text=turn.text)]
-        return (*chat, message("user", observation=state.observation))
-
-    # --- asking
-    # -----------------------------------------------------------------------------------------------
 
     def engine(self, name: str) -> Engine:
         """An engine by its name in the configuration, started at first use."""
@@ -230,12 +128,6 @@ class StageContext:
             return engine.model
         adapter = None if use is None else self.inputs.adapters[use]
         return adapter.version if adapter else BASE
-
-    def role(self, role: Asked) -> RoleSection:
-        """A role's section of the configuration, or that of the environment's speaker."""
-        place = self.config.environment if role == SPEAKER else self.config.roles
-        section: RoleSection = getattr(place, role)
-        return section
 
     async def ask(
         self,
@@ -369,14 +261,3 @@ class StageContext:
         for engine in self._engines.values():
             await engine.close()
         self._engines.clear()
-
-
-def role_templates(config: Config) -> Mapping[str, Path]:
-    """Template overrides of the configuration's roles (a role's own template; `correct` means that of
-    targets)."""
-    named = {"correct": "correct_target"}
-    return {
-        named.get(role, role): Path(section.template)
-        for role, section in config.roles
-        if section.template is not None
-    }

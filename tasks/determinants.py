@@ -10,11 +10,11 @@ from schemas.config import Config
 from schemas.load import find_file
 from schemas.manifest import Determinants, Manifest
 from storage.files import sha256_file
-from tasks.context import role_templates
 from tasks.conversations import RETENTION, chat_file, content_digest
 from tasks.engines.models import model_digest
 from tasks.environments import make_environment
 from tasks.environments.base import ReadsFiles
+from tasks.prompting import role_templates
 from tasks.stage import Inputs, Stage
 
 # Fields of an engine that say where and how fast it computes, not what.
