@@ -23,7 +23,7 @@ from schemas.config import Config
 from storage.store import Committed, Store
 from tasks.export import committed_adapter, export_policy, find_policy
 from tasks.iterations import begin_iteration, run_iteration
-from tasks.pipeline import run_stage
+from tasks.running import run_stage
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "whole": {},

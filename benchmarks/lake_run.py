@@ -111,7 +111,7 @@ async def measuring(
         iteration=iteration,
         inputs=Inputs(adapters=adapters),
         workdir=store.root,
-        cache_dir=store.root / ".cache",
+        cache_dir=store.cache_dir,
     )
     try:
         yield ctx

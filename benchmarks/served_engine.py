@@ -39,7 +39,8 @@ from schemas.load import dump_config, load_config
 from storage.store import Store
 from tasks.engines.servers import serving
 from tasks.iterations import begin_iteration, finish_iteration
-from tasks.pipeline import STAGES, engine_cache, run_stage, stages_of
+from tasks.pipeline import STAGES, stages_of
+from tasks.running import run_stage
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "per stage": {"backend": "vllm"},
@@ -173,7 +174,7 @@ def drive(data: Path, file: Path) -> None:
     """The iteration: each stage in a process, one after the other."""
     store, config, spans = Store(data), load_config(file), {}
     begin_iteration(store, config, 0)
-    with serving(config.engines.values(), config.model, engine_cache(store)):
+    with serving(config.engines.values(), config.model, store.cache_dir):
         for name in stages_of(config, 0):
             began = time.time()
             command = [sys.executable, "-m", "benchmarks.served_engine", "stage", str(data), str(file), name]

@@ -102,7 +102,7 @@ with interval("program: imports"):
     from flows import stages as _stages
     from flows.reporting import Reporter
     from storage import mlflow_bridge, store
-    from tasks import context, pipeline
+    from tasks import context, pipeline, running
 
 intervals.append({"name": "process: start, Prefect", "begin": psutil.Process().create_time(), "end": LOADED})
 builtins.__import__ = _timed_import
@@ -115,7 +115,7 @@ for _name in ("decide", "resolve", "begin_iteration"):
 watch(_iteration, "decide", "store: decide, check")
 watch(_iteration, "check_config", "store: decide, check")
 watch(store.Committed, "check", "store: decide, check")
-watch(pipeline, "commit_output", "commit")
+watch(running, "commit_output", "commit")
 watch(context, "build_engine", "engine: start")
 watch(context, "shared_chat_tokenizer", "engine: tokenizer")
 for _stage in pipeline.STAGES.values():

@@ -134,7 +134,7 @@ def _one_line(error: Exception) -> str:
 
 def verify(data: Data = None) -> None:
     """Check every current file against its manifest by sha256."""
-    from storage.store import verify as faults_of
+    from storage.verify import verify as faults_of
 
     store = open_store(data)
     faults = faults_of(store)

@@ -30,7 +30,7 @@ from tasks.check import check_config
 from tasks.early_stopping import stop_reason
 from tasks.engines.servers import serving
 from tasks.iterations import begin_iteration, finish_iteration
-from tasks.pipeline import STAGES, decide, engine_cache, stages_of
+from tasks.pipeline import STAGES, decide, stages_of
 from tasks.stage import StageFailed
 
 POLL_SECONDS = 0.5
@@ -142,7 +142,7 @@ async def iteration(
         stack = await asyncio.to_thread(read_stack, store.root)
         owner = stack.pid if stack else None
         try:
-            with serving(resolved.engines.values(), resolved.model, engine_cache(store), owner):
+            with serving(resolved.engines.values(), resolved.model, store.cache_dir, owner):
                 for stage in stages_of(resolved, number):
                     await STEPS[stage](store, resolved, stage, number, stage in forced, tracking)
             finish_iteration(store, resolved.run, number)

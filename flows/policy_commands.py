@@ -69,7 +69,7 @@ def play(
     with usable_config():
         try:
             policy = find_policy(store, load(None, run).run, iteration)
-            result = asyncio.run(play_once(policy, task, seed, cache_dir=store.root / ".cache"))
+            result = asyncio.run(play_once(policy, task, seed, cache_dir=store.cache_dir))
         except (
             ExportError,
             StoreError,

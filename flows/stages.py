@@ -1,7 +1,7 @@
 """The stages as deployments: `nlac/rollout` ... `nlac/evaluation`, one flow function each, all alike.
 
 A stage takes the run's lock (its iteration's counts as its own), then the GPU, computes in
-`tasks.pipeline`, and leaves its progress, an MLflow run and links. What is committed already is not
+`tasks.running`, and leaves its progress, an MLflow run and links. What is committed already is not
 computed again: state "Reused".
 """
 
@@ -27,7 +27,8 @@ from storage.mlflow_bridge import Bridge
 from storage.store import Committed, Store
 from tasks.check import check_config
 from tasks.iterations import begin_iteration, frozen_config
-from tasks.pipeline import STAGES, decide, run_stage
+from tasks.pipeline import STAGES, decide
+from tasks.running import run_stage
 
 LEASE_SECONDS = 60.0
 """The shortest lease Prefect allows: a stage whose process is killed holds the GPU this much longer."""

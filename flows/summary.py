@@ -13,7 +13,8 @@ from schemas.config import Config
 from schemas.load import data_root
 from storage.store import Store
 from tasks.iterations import result_row
-from tasks.pipeline import StageResult, stages_of
+from tasks.pipeline import stages_of
+from tasks.running import StageResult
 
 FIRST_QUERY = (
     "select iteration, avg(success::int) as success from episodes where split='eval' group by 1 order by 1"

@@ -24,6 +24,7 @@ from flows.environment import service_environment, stack_dir
 from flows.processes import become_subreaper, end, listens, marked_processes
 from flows.stack import Stack, write_stack
 from schemas.load import PROJECT_ROOT, load_config
+from storage.store import Store
 from tasks.engines.servers import servers
 
 ORPHAN_GRACE_SECONDS = 5.0
@@ -143,7 +144,7 @@ class Supervisor:
         """End processes whose parent is gone, such as a vLLM engine of a stage that was killed."""
         own = {child.pid for _, child in self.services.values()}
         # Keepers of vLLM servers leave their parents on purpose, and end by themselves when nobody needs them.
-        own |= {server.keeper for _, server in servers(self.root / ".cache")}
+        own |= {server.keeper for _, server in servers(Store(self.root).cache_dir)}
         orphans = [p for p in psutil.Process().children() if p.pid not in own]
         now = time.monotonic()
         self._orphans = {p.pid: self._orphans.get(p.pid, now) for p in orphans}

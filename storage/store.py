@@ -21,7 +21,6 @@ from pydantic import ValidationError
 from schemas.manifest import Current, CurrentEntry, Manifest, Summary, folder_name
 from schemas.rows import TABLES
 from storage.files import fsync, fsync_tree, replace_text, sha256_file
-from storage.footers import TableError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -114,6 +113,11 @@ class Store:
 
     # --- where things are
     # -------------------------------------------------------------------------------------
+
+    @property
+    def cache_dir(self) -> Path:
+        """Where engines keep what is theirs: caches, and the servers they started."""
+        return self.root / ".cache"
 
     def run_dir(self, run: str) -> Path:
         return self.root / run
@@ -290,25 +294,3 @@ class Store:
             return str(json.loads((self.run_dir(run) / ".lock.json").read_text())["holder"])
         except (FileNotFoundError, json.JSONDecodeError, KeyError):
             return "an unnamed process"
-
-
-def verify(store: Store) -> list[str]:
-    """Check every current folder's files by sha256; one line a fault, naming the file."""
-    faults = []
-    for run in store.runs():
-        for iteration in store.iterations(run):
-            try:
-                stages = store.current(run, iteration).stages
-            except StoreError as error:
-                faults.append(str(error))
-                continue
-            for stage in stages:
-                try:
-                    committed = store.committed(run, stage, iteration)
-                    if committed is not None:
-                        committed.check(content=True)
-                        for table in committed.manifest.tables:
-                            committed.scan(table)
-                except (StoreError, TableError) as error:
-                    faults.append(str(error))
-    return faults

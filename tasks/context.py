@@ -65,7 +65,7 @@ class Answer:
 
 @dataclass
 class StageContext(Prompting):
-    """One stage's surroundings; built by `tasks.pipeline`, or by a test.
+    """One stage's surroundings; built by `tasks.running`, or by a test.
 
     Attributes:
         config: the resolved configuration.

@@ -69,7 +69,7 @@ def export_rows(store: Store, run: str, stage: str, target: Path, iteration: int
             f"compute it again first: prefect deployment run nlac/{stage} -p iteration={number}"
         )
     inputs = resolve_inputs(store, config, stage, number)
-    ctx = StageContext(config, stage, number, inputs, workdir=store.root, cache_dir=store.root / ".cache")
+    ctx = StageContext(config, stage, number, inputs, workdir=store.root, cache_dir=store.cache_dir)
     role = "critic" if stage == CRITIC_SFT else "policy"
     trained = committed.scan("training_rows").filter(pl.col("status") == "ok", pl.col("role") == role)
     ids = set(trained.select("source_id").collect()["source_id"])

@@ -7,8 +7,9 @@ from schemas.load import dump_config, load_config
 from storage.files import replace_text
 from storage.store import Store
 from tasks.engines.servers import serving
-from tasks.pipeline import StageResult, engine_cache, run_stage, stages_of
+from tasks.pipeline import stages_of
 from tasks.progress import Report
+from tasks.running import StageResult, run_stage
 from tasks.stage import StageFailed
 
 
@@ -107,7 +108,7 @@ async def run_iteration(
     with store.lock(config.run, "an iteration in process"):
         number = next_iteration(store, config.run) if iteration is None else iteration
         config = begin_iteration(store, config, number)
-        with serving(config.engines.values(), config.model, engine_cache(store)):
+        with serving(config.engines.values(), config.model, store.cache_dir):
             results = [
                 await run_stage(store, config, stage, number, force=force, report=report)
                 for stage in stages_of(config, number)

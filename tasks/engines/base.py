@@ -156,6 +156,22 @@ def make_scores(
     )
 
 
+def pick_scores(
+    segments: Sequence[Sequence[int]], reported: Iterable[Mapping[int, float]], top_k: int
+) -> Scores:
+    """Scores out of what vLLM reports.
+
+    Args:
+        segments: token ids.
+        reported: at each token's position, log-probabilities of that token and of at least the `top_k` most likely.
+        top_k: of the request; 0: none are asked for.
+    """
+    positions = list(reported)
+    tokens = (token for segment in segments for token in segment)
+    given = [position[token] for token, position in zip(tokens, positions, strict=True)]
+    return make_scores(segments, given, [most_likely(p, top_k) for p in positions] if top_k else None)
+
+
 def most_likely(logprobs: Mapping[int, float], k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The k most likely of some tokens: ids and log-probabilities. Servers report the given token on top of k."""
     first = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))[:k]

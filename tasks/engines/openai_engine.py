@@ -16,8 +16,7 @@ from tasks.engines.base import (
     Request,
     ScoreRequest,
     Scores,
-    make_scores,
-    most_likely,
+    pick_scores,
 )
 from tasks.engines.messages import for_servers, spell_call
 
@@ -108,12 +107,11 @@ class OpenAIEngine:
             temperature=0.0,
             extra_body={"prompt_logprobs": request.top_k},
         )
-        reported = [
+        reported = (
             {int(token): float(entry["logprob"]) for token, entry in position.items()}
             for position in answer.choices[0].model_dump()["prompt_logprobs"][len(prompt) :]
-        ]
-        top = [most_likely(position, request.top_k) for position in reported] if request.top_k else None
-        return make_scores(segments, [p[token] for token, p in zip(tokens, reported, strict=True)], top)
+        )
+        return pick_scores(segments, reported, request.top_k)
 
     def _template(self, thinking: bool) -> dict[str, Any]:
         """What the server's chat template is told; other servers than vLLM may refuse the field."""

@@ -22,7 +22,7 @@ from tasks.engines.base import (
     ScoreRequest,
     Scores,
     make_scores,
-    most_likely,
+    pick_scores,
 )
 from tasks.engines.chat import load_chat_tokenizer
 from tasks.engines.models import resolve_model
@@ -106,12 +106,11 @@ class ServedEngine:
             max_tokens=1,
             extra_body={"prompt_logprobs": request.top_k},
         )
-        reported = [
+        reported = (
             {int(token): float(entry["logprob"]) for token, entry in position.items()}
             for position in choice["prompt_logprobs"][-len(tokens) :]
-        ]
-        top = [most_likely(position, request.top_k) for position in reported] if request.top_k else None
-        return make_scores(segments, [p[token] for token, p in zip(tokens, reported, strict=True)], top)
+        )
+        return pick_scores(segments, reported, request.top_k)
 
     async def close(self) -> None:
         """As the protocol; the server goes on for others, without the adapters that were loaded here."""

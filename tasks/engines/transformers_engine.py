@@ -33,7 +33,7 @@ from tasks.engines.base import (
 from tasks.engines.batching import BatchWorker, Job
 from tasks.engines.chat import ChatTokenizer, shared_chat_tokenizer
 from tasks.engines.continuous import Asked, ContinuousBatch
-from tasks.engines.library_batches import LibraryBatch
+from tasks.engines.generate_batches import GenerateBatch
 from tasks.engines.models import resolve_model
 from tasks.engines.padding import padded
 from tasks.engines.prefixes import Prefixes, Text, shared
@@ -156,7 +156,7 @@ class TransformersEngine:
             elif self._continuous:
                 self._write(model, jobs)
             else:
-                batch = LibraryBatch(model, self._tokenizer, self._stop_ids, self._section.deterministic)
+                batch = GenerateBatch(model, self._tokenizer, self._stop_ids, self._section.deterministic)
                 batch.run(jobs, self._closing)
 
     def _write(self, model: torch.nn.Module, jobs: list[Job]) -> None:

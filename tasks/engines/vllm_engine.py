@@ -23,7 +23,7 @@ from tasks.engines.base import (
     ScoreRequest,
     Scores,
     make_scores,
-    most_likely,
+    pick_scores,
 )
 from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
 from tasks.engines.models import resolve_model
@@ -114,12 +114,11 @@ class VllmEngine:
             temperature=0.0, max_tokens=1, prompt_logprobs=request.top_k, detokenize=False
         )
         output = await self._run(prompt + tokens, params, request.adapter)
-        reported = [
+        reported = (
             {token: entry.logprob for token, entry in position.items()}
             for position in list(output.prompt_logprobs or [])[-len(tokens) :]
-        ]
-        top = [most_likely(position, request.top_k) for position in reported] if request.top_k else None
-        return make_scores(segments, [p[token] for token, p in zip(tokens, reported, strict=True)], top)
+        )
+        return pick_scores(segments, reported, request.top_k)
 
     async def close(self) -> None:
         """As the protocol; ends vLLM's processes."""

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from peft.tuners.lora import Linear as LoraLinear
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+
+from tasks.engines.attention import register_attention
 
 ATTENTION = "nlac_training_attention"
 # A block of queries attends to the keys up to its end: what lies behind, half of all products, is mostly left out.
@@ -143,9 +144,7 @@ def causal_attention(
 
 def register() -> str:
     """Make the attention known to transformers; returns the name for `attn_implementation`."""
-    AttentionInterface.register(ATTENTION, causal_attention)
-    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
-    return ATTENTION
+    return register_attention(ATTENTION, causal_attention)
 
 
 def fuse_adapter(model: PreTrainedModel) -> None:

@@ -11,7 +11,7 @@ import pytest
 from schemas.config import Config
 from storage.store import Store
 from tasks.iterations import run_iteration
-from tasks.pipeline import StageResult
+from tasks.running import StageResult
 from tests.support.tiny import make_tiny_checkpoint
 
 Iterate = Callable[..., list[StageResult]]

@@ -18,7 +18,7 @@ from tasks.context import StageContext
 from tasks.critic_sft import measure_priorities
 from tasks.discounting import Discounting, measure_discounting
 from tasks.engines.base import Request, ScoreRequest, Scores
-from tasks.pipeline import run_stage
+from tasks.running import run_stage
 from tasks.stage import Inputs, StageFailed
 from tests.support.rules import number_game, role_of
 

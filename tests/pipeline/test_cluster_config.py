@@ -7,9 +7,11 @@ import pytest
 
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
-from storage.store import Store, verify
+from storage.store import Store
+from storage.verify import verify
 from tasks.check import check_config
-from tasks.pipeline import ALGORITHMS, STAGES, StageResult
+from tasks.pipeline import ALGORITHMS, STAGES
+from tasks.running import StageResult
 from tests.pipeline.conftest import Iterate
 
 FILE = PROJECT_ROOT / "configs" / "qwen2.5-7b-vllm.yaml"

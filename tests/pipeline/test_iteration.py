@@ -10,9 +10,11 @@ from safetensors.numpy import load_file
 
 from schemas.config import Config
 from schemas.rows import TABLES
-from storage.store import Store, verify
+from storage.store import Store
+from storage.verify import verify
 from tasks.iterations import IterationFrozen, next_iteration
-from tasks.pipeline import STAGES, decide, run_stage
+from tasks.pipeline import STAGES, decide
+from tasks.running import run_stage
 from tasks.stage import StageFailed
 from tests.pipeline.conftest import Iterate
 from tests.support.committed import commit_rows

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from schemas.config import Config
 from schemas.load import dump_config
-from storage.store import Store, verify
-from tasks.pipeline import StageResult
+from storage.store import Store
+from storage.verify import verify
+from tasks.running import StageResult
 
 STAGE = """
 import asyncio, sys

@@ -15,7 +15,8 @@ import pytest
 from schemas.config import Config
 from schemas.load import dump_config
 from storage.store import Store
-from tasks.pipeline import StageResult, decide
+from tasks.pipeline import decide
+from tasks.running import StageResult
 from tasks.training import trainer
 
 ITERATION = """

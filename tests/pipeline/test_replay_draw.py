@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from schemas.config import Config
 from storage.store import Committed, Store
-from tasks.pipeline import resolve_inputs, run_stage
+from tasks.pipeline import resolve_inputs
+from tasks.running import run_stage
 from tasks.stage import Resolver, StageFailed
 from tests.pipeline.conftest import Iterate
 from tests.support.committed import commit_rows

@@ -10,7 +10,8 @@ import pytest
 from schemas.config import Config
 from storage.store import Store, StoreError
 from tasks.iterations import begin_iteration, run_iteration
-from tasks.pipeline import ALGORITHMS, StageResult, decide, run_stage
+from tasks.pipeline import ALGORITHMS, decide
+from tasks.running import StageResult, run_stage
 from tests.pipeline.conftest import Iterate
 
 

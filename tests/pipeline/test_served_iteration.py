@@ -12,7 +12,6 @@ from schemas.config import Config
 from storage.store import Store
 from tasks.engines.servers import servers
 from tasks.iterations import run_iteration
-from tasks.pipeline import engine_cache
 from tasks.stage import StageFailed
 
 pytestmark = pytest.mark.vllm
@@ -35,7 +34,7 @@ def kill_the_server_once_something_is_answered(store: Store) -> None:
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         answered = list(store.root.glob("trial/.requests/*.journal"))
-        found = [server for _, server in servers(engine_cache(store)) if server.state == "ready"]
+        found = [server for _, server in servers(store.cache_dir) if server.state == "ready"]
         if found and any(journal.stat().st_size for journal in answered):
             (vllm,) = (
                 p for p in psutil.Process(found[0].keeper).children() if "api_server" in " ".join(p.cmdline())
@@ -59,9 +58,9 @@ def test_a_killed_server_fails_the_stage_by_name_and_running_again_goes_on_from_
     (result,) = asyncio.run(run_iteration(store, config))
     episodes = result.committed.scan("episodes").collect()
     assert episodes["status"].to_list() == ["ok"] * 6
-    (starts,) = engine_cache(store).glob("servers/*/starts.jsonl")
+    (starts,) = store.cache_dir.glob("servers/*/starts.jsonl")
     assert len(starts.read_text().splitlines()) == 2
     deadline = time.monotonic() + 20
-    while list(servers(engine_cache(store))):
+    while list(servers(store.cache_dir)):
         assert time.monotonic() < deadline, "the server outlives the iteration, which nobody wanted"
         time.sleep(0.2)

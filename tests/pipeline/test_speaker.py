@@ -18,9 +18,10 @@ from tasks.context import StageContext
 from tasks.engines.cache import RequestCache
 from tasks.environments import UnusableEnvironment
 from tasks.iterations import begin_iteration
-from tasks.pipeline import decide, run_stage
+from tasks.pipeline import decide
 from tasks.plan import plan
 from tasks.play import play
+from tasks.running import run_stage
 from tasks.stage import Inputs
 from tests.pipeline.conftest import Iterate
 

@@ -11,7 +11,8 @@ import pytest
 
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
-from storage.store import Store, verify
+from storage.store import Store
+from storage.verify import verify
 from tasks.check import check_config
 from tasks.environments.tau_bench.package import INSTALL
 from tasks.pipeline import ALGORITHMS

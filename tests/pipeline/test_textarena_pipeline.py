@@ -13,7 +13,7 @@ from storage.store import Store
 from tasks.check import check_config
 from tasks.environments import make_environment
 from tasks.iterations import begin_iteration
-from tasks.pipeline import run_stage
+from tasks.running import run_stage
 from tests.pipeline.conftest import ROLES, Iterate
 
 PLAYER = {"backend": "scripted", "rules": "tests.support.arena_rules:player"}

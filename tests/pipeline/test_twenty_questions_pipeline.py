@@ -11,7 +11,8 @@ from schemas.config import Config
 from storage.store import Store
 from tasks.check import check_config
 from tasks.iterations import begin_iteration
-from tasks.pipeline import ALGORITHMS, run_stage
+from tasks.pipeline import ALGORITHMS
+from tasks.running import run_stage
 from tests.pipeline.conftest import Iterate
 
 

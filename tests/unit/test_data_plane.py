@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.data_plane_parts import AGGREGATE, PARTS, bare_glob
 from benchmarks.large_run import Size, build
-from storage.store import Store, verify
+from storage.store import Store
+from storage.verify import verify
 from storage.views import connect
 
 

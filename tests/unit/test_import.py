@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from benchmarks.import_memory import measure, write_log
-from storage.store import Store, verify
+from storage.store import Store
+from storage.verify import verify
 from storage.views import connect
 from tasks.logs.conversation import logged_messages, read_conversation
 from tasks.logs.importing import ImportResult, import_log, load_tools

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from schemas.rows import Priority
-from storage.store import RunLocked, Store, StoreError, read_manifest, verify
+from storage.store import RunLocked, Store, StoreError, read_manifest
+from storage.verify import verify
 from tests.support.committed import commit_rows
 
 WRITER = """

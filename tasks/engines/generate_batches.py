@@ -21,7 +21,7 @@ from tasks.engines.sampler import Halt, Row, RowSampler
 ONE_TOKEN = Sampling(max_tokens=1)  # of the rows that fill up a deterministic batch
 
 
-class LibraryBatch:
+class GenerateBatch:
     """Writes one batch after the other.
 
     Args:

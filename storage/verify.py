@@ -1,0 +1,26 @@
+"""Checking all that counts against its manifests."""
+
+from storage.footers import TableError
+from storage.store import Store, StoreError
+
+
+def verify(store: Store) -> list[str]:
+    """Check every current folder's files by sha256; one line a fault, naming the file."""
+    faults = []
+    for run in store.runs():
+        for iteration in store.iterations(run):
+            try:
+                stages = store.current(run, iteration).stages
+            except StoreError as error:
+                faults.append(str(error))
+                continue
+            for stage in stages:
+                try:
+                    committed = store.committed(run, stage, iteration)
+                    if committed is not None:
+                        committed.check(content=True)
+                        for table in committed.manifest.tables:
+                            committed.scan(table)
+                except (StoreError, TableError) as error:
+                    faults.append(str(error))
+    return faults
