@@ -91,10 +91,9 @@ class CausalAttention(torch.autograd.Function):
         for begin in range(0, length, BLOCK):
             end = min(begin + BLOCK, length)
             block = q[:, :, begin:end].reshape(rows * groups, -1, width)
-            scores = torch.bmm(block, k[:, :end].mT).float().mul_(scale)
-            hidden = torch.full((end - begin, end), float("-inf")).triu_(begin + 1)
-            scores.view(rows * groups, -1, end - begin, end).add_(hidden)
-            share = scores.softmax(dim=-1).to(q.dtype)
+            hidden = torch.full((end - begin, end), float("-inf"), dtype=q.dtype).triu_(begin + 1)
+            hidden = hidden.repeat(heads // groups, 1)
+            share = torch.baddbmm(hidden, block, k[:, :end].mT, alpha=scale).softmax(dim=-1).to(q.dtype)
             out[:, :, begin:end] = torch.bmm(share, v[:, :end]).view(rows * groups, -1, end - begin, width)
             shares.append(share)
         ctx.save_for_backward(q, k, v, out, *shares)
@@ -107,18 +106,19 @@ class CausalAttention(torch.autograd.Function):
         q, k, v, out, *shares = ctx.saved_tensors
         grad = grad.reshape(q.shape)
         # sum_j p_j dp_j = dout . out, for each query
-        carried = (grad * out).sum(dim=-1, dtype=torch.float32)
+        carried = (grad * out).sum(dim=-1, keepdim=True)
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for share, begin in zip(shares, range(0, q.shape[2], BLOCK), strict=True):
             end = begin + share.shape[1] // q.shape[1]
             of_out = grad[:, :, begin:end].reshape(len(q), -1, q.shape[3])
             grad_v[:, :end].baddbmm_(share.mT, of_out)
-            of_scores = torch.bmm(of_out, v[:, :end].mT).float()
-            of_scores.sub_(carried[:, :, begin:end].reshape(len(q), -1, 1)).mul_(share).mul_(ctx.scale)
-            low = of_scores.to(q.dtype)
+            lost = carried[:, :, begin:end].reshape(len(q), -1, 1)
+            low = torch.baddbmm(lost, of_out, v[:, :end].mT, beta=-1).mul_(share)
             block = q[:, :, begin:end].reshape(len(q), -1, q.shape[3])
             grad_q[:, :, begin:end] = torch.bmm(low, k[:, :end]).view(len(q), -1, end - begin, q.shape[3])
             grad_k[:, :end].baddbmm_(low.mT, block)
+        grad_q.mul_(ctx.scale)
+        grad_k.mul_(ctx.scale)
         of_query, of_key = ctx.shape
         return grad_q.view(of_query), grad_k.view(of_key), grad_v.view(of_key), None
 

@@ -8,6 +8,7 @@ import torch
 
 from tasks.training.anchor import Anchor, anchored_losses
 from tasks.training.data import Encoded, RowRole
+from tasks.training.lanes import Lanes
 from tasks.training.loss import row_coefficients, token_losses
 from tasks.training.optimizer import Optimizer
 from tasks.training.processes import ALONE, Processes
@@ -49,10 +50,13 @@ def take_step(
     """
     coefficients = {row.row_id: share for row, share in zip(batch, row_coefficients(batch), strict=True)}
     anchored = anchor.tokens(batch) if anchor else 0
-    totals = torch.zeros(len(ROLES) + 1, device=tuned.model.device)  # the roles' losses, and the KL
-    for some, counts in processes.share(list(micro_batches(batch, size))):
-        if not (counts or tuned.sharded):
-            continue
+    # An anchor's base is this very model with its adapter off: nothing else may be computed meanwhile.
+    lanes = Lanes() if anchor else tuned.lanes
+    parameters = tuple(tuned.parameters.values())
+
+    def compute(part: tuple[list[Encoded], bool]) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
+        """The roles' losses and the KL of a micro-batch, and its gradients where they are not added up already."""
+        some, counts = part
         # A row's NLL is the mean over its tokens: each has the row's coefficient over their number.
         lengths = torch.tensor([len(row.label_ids) for row in some])
         shares = torch.tensor([coefficients[row.row_id] for row in some]) / lengths
@@ -60,6 +64,7 @@ def take_step(
         weights = (role * shares * counts).repeat_interleave(lengths, dim=1)  # [role, label token]
         device = tuned.model.device
         kl = torch.zeros((), device=device)
+        gradients: Sequence[torch.Tensor | None] = ()
         try:
             # The processes of a sharded model all ask the base, or none does.
             if anchor and (tuned.sharded or anchor.tokens(some)):
@@ -69,13 +74,25 @@ def take_step(
             else:
                 per_token = token_losses(tuned.model, some, tuned.dtype)
             losses = weights.to(device) @ per_token
-            (losses.sum() + anchor.coefficient * kl if anchor else losses.sum()).backward()
+            loss = losses.sum() + anchor.coefficient * kl if anchor else losses.sum()
+            if lanes.count == 1:
+                loss.backward()
+            else:
+                gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         except torch.OutOfMemoryError as error:
             raise TrainingError(
                 f"step {number}: the device's memory does not hold {len(some)} rows of {some[-1].tokens} "
                 "tokens; lower micro_batch_rows of this training section"
             ) from error
-        totals += torch.cat([losses.detach(), kl.detach()[None]])
+        return torch.cat([losses.detach(), kl.detach()[None]]), gradients
+
+    parts = processes.share(list(micro_batches(batch, size)))
+    totals = torch.zeros(len(ROLES) + 1, device=tuned.model.device)
+    for part_totals, gradients in lanes.map(compute, [part for part in parts if part[1] or tuned.sharded]):
+        totals += part_totals
+        for parameter, gradient in zip(parameters, gradients, strict=False):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
     processes.sum_gradients(tuned.parameters.values())
     *by_role, kl_mean = processes.sum(totals).tolist()
     losses_by_role = dict(zip(ROLES, by_role, strict=True))

@@ -1,5 +1,6 @@
 """The training loop of all stages that train: they differ in rows, mix and tau only."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -92,11 +93,12 @@ def train(
     )  # fmt: skip
 
     trainer = trainer or TrainerSection()
-    tuned = make_tuned(model, start, seed, trainer, processes)
+    size = section.micro_batch_rows
+    passes = math.ceil(section.batch_rows / size / processes.size)
+    tuned = make_tuned(model, start, seed, trainer, processes, passes)
     held = make_anchor(anchor.kl, frozenset(row.row_id for row in own), tuned, model)
     adamw = Optimizer(tuned.parameters, section, optimizer, rate_share)
     average = None if tau is None else TargetParameters(target_tensors(tuned, model, target), tau)
-    size = section.micro_batch_rows
     state = Checkpoint(checkpoint, trainer.checkpoint_steps, tuned, adamw, average, processes)
     # peft casts each adapter's input to the adapter's float32, and autocast would only cast it back.
     with disable_input_dtype_casting(tuned.model):
@@ -151,10 +153,15 @@ def _scores(
     tuned: Tuned, rows: Sequence[Encoded], size: int, processes: Processes
 ) -> dict[str, tuple[float, ...]]:
     """log p_theta of each token of the scored segments."""
-    scores = {}
+
+    def of_rows(some: list[Encoded]) -> dict[str, tuple[float, ...]]:
+        spans = [row.segment_spans[row.scored_segment or 0] for row in some]
+        found = label_logprobs(tuned.model, some, tuned.dtype)
+        return {
+            row.row_id: tuple(logprobs[begin:end].tolist())
+            for row, logprobs, (begin, end) in zip(some, found, spans, strict=True)
+        }
+
     batches = list(micro_batches([row for row in rows if row.scored_segment is not None], size))
-    for some, _ in processes.share(batches):
-        for row, logprobs in zip(some, label_logprobs(tuned.model, some, tuned.dtype), strict=True):
-            begin, end = row.segment_spans[row.scored_segment or 0]
-            scores[row.row_id] = tuple(logprobs[begin:end].tolist())
-    return processes.gather(scores)
+    scored = tuned.lanes.map(of_rows, [some for some, _ in processes.share(batches)])
+    return processes.gather({row_id: score for part in scored for row_id, score in part.items()})

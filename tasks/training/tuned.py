@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from schemas.config import ModelSection, TrainerSection
 from tasks.training.adapters import WEIGHTS, check_form
 from tasks.training.fused import fuse_adapter
+from tasks.training.lanes import Lanes, lanes_for
 from tasks.training.lora import adapter_tensors, fresh_adapter, load_adapter, save_adapter
 from tasks.training.model import load_base, load_trainable
 from tasks.training.processes import ALONE, Processes, placed_as
@@ -37,6 +38,8 @@ class Tuned:
         without_adapter: while entered, `model` computes what it does without its adapter, and nothing trains; None
             where there is no adapter.
         sharded: each process holds a part of the layers only, and all take part in each pass.
+        lanes: where micro-batches are computed side by side. Each lane has its own gradients of all parameters, so
+            there is one where all weights train.
     """
 
     model: PreTrainedModel
@@ -46,6 +49,7 @@ class Tuned:
     write: Callable[[Mapping[str, torch.Tensor], Path], None]
     without_adapter: Callable[[], AbstractContextManager[None]] | None = None
     sharded: bool = False
+    lanes: Lanes = field(default_factory=Lanes)
 
 
 def make_tuned(
@@ -54,6 +58,7 @@ def make_tuned(
     seed: int,
     trainer: TrainerSection | None = None,
     processes: Processes = ALONE,
+    passes: int = 1,
 ) -> Tuned:
     """Load the model and make trainable what `model.train` says.
 
@@ -63,6 +68,7 @@ def make_tuned(
         seed: of a fresh adapter.
         trainer: how it is computed.
         processes: among whom a model is sharded.
+        passes: micro-batches of a step in this process, which may be computed side by side.
 
     Raises:
         TrainingError: `start` does not fit.
@@ -105,6 +111,7 @@ def make_tuned(
         lambda tensors, path: save_adapter(adapted, tensors, path, section.name),
         adapted.disable_adapter,
         sharded=sharded,
+        lanes=Lanes() if sharded else lanes_for(base, passes),
     )
 
 

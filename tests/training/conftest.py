@@ -8,6 +8,7 @@ import torch
 
 from schemas.config import LoraSection, ModelSection
 from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
+from tasks.training.tuned import Tuned, make_tuned
 from tests.support.tiny import make_tiny_checkpoint
 
 
@@ -39,3 +40,15 @@ def model_section(checkpoint: Path) -> ModelSection:
 @pytest.fixture
 def chat(checkpoint: Path) -> ChatTokenizer:
     return load_chat_tokenizer(checkpoint)
+
+
+@pytest.fixture
+def tuned(model_section: ModelSection) -> Tuned:
+    """A model whose adapter is not zero."""
+    made = make_tuned(model_section, None, seed=1)
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(2)
+        for name, parameter in made.parameters.items():
+            if "lora_B" in name:
+                parameter.normal_(std=0.1)
+    return made

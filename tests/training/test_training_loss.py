@@ -1,49 +1,19 @@
 """The loss against arithmetic done by hand on full logits."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-from tiny_rows import by_hand, critic, policy
+from tiny_rows import by_hand, close, critic, encoded, gradients, policy
 
 from schemas.config import ModelSection, TrainingSection
 from tasks.engines.chat import ChatTokenizer
 from tasks.training import loss as loss_module
-from tasks.training.data import Encoded, Example, encode
+from tasks.training.data import encode
 from tasks.training.loss import label_logprobs, row_coefficients, shared_prefix
 from tasks.training.optimizer import Optimizer
 from tasks.training.step import take_step
-from tasks.training.tuned import Tuned, make_tuned
-
-
-@pytest.fixture
-def tuned(model_section: ModelSection) -> Tuned:
-    """A model whose adapter is not zero."""
-    made = make_tuned(model_section, None, seed=1)
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(2)
-        for name, parameter in made.parameters.items():
-            if "lora_B" in name:
-                parameter.normal_(std=0.1)
-    return made
-
-
-def encoded(chat: ChatTokenizer, examples: Sequence[Example]) -> list[Encoded]:
-    return [encode(example, chat, 256) for example in examples]
-
-
-def gradients(tuned: Tuned) -> dict[str, torch.Tensor]:
-    """Gradients by name, which are then gone from the parameters."""
-    taken = {name: p.grad.clone() for name, p in tuned.parameters.items() if p.grad is not None}
-    for parameter in tuned.parameters.values():
-        parameter.grad = None
-    return taken
-
-
-def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    assert one.keys() == other.keys() and one
-    return all((one[name] - other[name]).norm() <= 1e-4 * other[name].norm() for name in one)
+from tasks.training.tuned import Tuned
 
 
 def test_label_logprobs_are_those_of_the_full_logits_whatever_the_padding_and_shared_beginning(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_rows import by_hand, critic, policy
+from tiny_rows import by_hand, critic, gradients, policy
 
 from schemas.config import ModelSection, TrainingSection
 from tasks.engines.chat import ChatTokenizer
@@ -21,14 +21,6 @@ from tasks.training.tuned import Tuned, make_tuned
 @pytest.fixture
 def tuned(model_section: ModelSection) -> Tuned:
     return make_tuned(model_section.model_copy(update={"train": "full"}), None, seed=0)
-
-
-def gradients(tuned: Tuned) -> dict[str, torch.Tensor]:
-    """Gradients by name, which are then gone from the parameters."""
-    taken = {name: p.grad.clone() for name, p in tuned.parameters.items() if p.grad is not None}
-    for parameter in tuned.parameters.values():
-        parameter.grad = None
-    return taken
 
 
 def soft_row(chat: ChatTokenizer, ids: tuple[int, ...], logprobs: tuple[float, ...]) -> Encoded:

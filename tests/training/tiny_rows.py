@@ -1,5 +1,6 @@
 """Rows for the tiny model, and their log-probabilities the slow way."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,11 @@ import torch
 from transformers import PreTrainedModel
 
 from schemas.config import ModelSection, TrainingSection
-from tasks.training.data import Encoded, Example
+from tasks.engines.chat import ChatTokenizer
+from tasks.training.data import Encoded, Example, encode
 from tasks.training.records import TrainingResult
 from tasks.training.trainer import train
+from tasks.training.tuned import Tuned
 
 
 def critic(number: int, weight: float = 1.0) -> Example:
@@ -64,3 +67,20 @@ def train_tiny(model: ModelSection, out: Path, section: TrainingSection, **chang
         "on_step": lambda record, total: None,
     }
     return train(model=model, section=section, out=out, **(arguments | changes))
+
+
+def encoded(chat: ChatTokenizer, examples: Sequence[Example]) -> list[Encoded]:
+    return [encode(example, chat, 256) for example in examples]
+
+
+def gradients(tuned: Tuned) -> dict[str, torch.Tensor]:
+    """Gradients by name, which are then gone from the parameters."""
+    taken = {name: p.grad.clone() for name, p in tuned.parameters.items() if p.grad is not None}
+    for parameter in tuned.parameters.values():
+        parameter.grad = None
+    return taken
+
+
+def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    assert one.keys() == other.keys() and one
+    return all((one[name] - other[name]).norm() <= 1e-4 * other[name].norm() for name in one)
