@@ -6,16 +6,14 @@ completion. Before the first update every target is scored: p_i = max(0, mean ov
 log p_B - log p_theta), the priorities of the next draws. After every step the target parameters follow (EMA).
 """
 
-from collections import Counter
-
 import numpy as np
 
 from schemas.rows import CorrectedTarget, Priority, TrainingRow, TrainingStep
 from tasks.context import StageContext
 from tasks.examples import critic_examples, refined_examples, replayed_examples
-from tasks.fine_tuning import Source, fine_tune
+from tasks.fine_tuning import Source, fine_tune, nothing_to_train
 from tasks.replayed import load_replayed
-from tasks.stage import Inputs, Output, Resolver, Stage, StageFailed
+from tasks.stage import Inputs, Output, Resolver, Stage
 
 
 async def critic_sft(ctx: StageContext, inputs: Inputs) -> Output:
@@ -32,12 +30,7 @@ async def critic_sft(ctx: StageContext, inputs: Inputs) -> Output:
         "corrected_targets", critic_examples(ctx, targets, inputs.rows("replay_samples"), transitions)
     )
     if not main.examples:
-        counts = Counter(target.status for target in targets)
-        first = next((t.error for t in targets if t.error), "no reason given")
-        said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
-        raise StageFailed(
-            f"nothing to train on: of {len(targets)} corrected targets {said}; the first: {first}"
-        )
+        raise nothing_to_train("corrected targets", targets)
     if refinements:
         other = Source("refinements", refined_examples(ctx, refinements, transitions))
     else:

@@ -2,13 +2,14 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from schemas.config import FineTuningSection
-from schemas.rows import TrainingRow, TrainingStep
+from schemas.rows import CorrectedTarget, Refinement, TrainingRow, TrainingStep
 from tasks.context import StageContext
 from tasks.conversations import chat_file, load_conversations
 from tasks.lean_imports import without
@@ -143,6 +144,23 @@ async def fine_tune(
     }
     metrics |= {name: value for name, value in optional.items() if value is not None}
     return Trained(result, rows, steps, metrics)
+
+
+def nothing_to_train(
+    what: str, rows: Sequence[CorrectedTarget] | Sequence[Refinement], remedy: str = ""
+) -> StageFailed:
+    """Why no row can be trained on: how many there are of each status, and the first one's error.
+
+    Args:
+        what: the rows are.
+        rows: all that the stage was given.
+        remedy: said at the end.
+    """
+    counts = Counter(row.status for row in rows)
+    first = next((row.error for row in rows if row.error), "no reason given")
+    said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+    end = f"; {remedy}" if remedy else ""
+    return StageFailed(f"nothing to train on: of {len(rows)} {what} {said}; the first: {first}{end}")
 
 
 def general_chat(ctx: StageContext, batch_rows: int, most_steps: int) -> Source:

@@ -13,7 +13,7 @@ import polars as pl
 from schemas.rows import Refinement, TrainingRow, TrainingStep
 from tasks.context import StageContext
 from tasks.examples import critic_examples, refined_examples, replayed_examples
-from tasks.fine_tuning import Source, fine_tune
+from tasks.fine_tuning import Source, fine_tune, nothing_to_train
 from tasks.replayed import load_replayed
 from tasks.seeding import derive_seed
 from tasks.stage import Inputs, Output, Resolver, Stage, StageFailed
@@ -27,6 +27,11 @@ async def policy_distillation(ctx: StageContext, inputs: Inputs) -> Output:
     targets = inputs.rows("corrected_targets") if inputs.tables.get("corrected_targets") else []
     transitions = load_replayed(inputs, [row.transition_id for row in (*refinements, *targets)])
     main = Source("refinements", refined_examples(ctx, refinements, transitions))
+    if not main.examples:
+        raise nothing_to_train(
+            "refined actions", refinements,
+            "the policy stays as it is; roles.refine.structured: true has actions written in the environment's form",
+        )  # fmt: skip
     samples = inputs.rows("replay_samples") if targets else []
     other = Source("corrected_targets", critic_examples(ctx, targets, samples, transitions))
     shared = ctx.config.parameters == "shared" and ctx.config.has_critic

@@ -1,6 +1,7 @@
 """The environment protocol: what someone writes, in about 60 lines, to train on their own task."""
 
 import random
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,12 @@ class ActionFormat:
     description: str
     sample: Callable[[random.Random], str] | None = None
     reads: str | None = None
+
+
+def any_of(texts: Iterable[str]) -> str:
+    """A regular expression of these texts, for `ActionFormat.regex`, as every engine reads it: none needs a blank
+    escaped, and not every one knows it among the characters that may be."""
+    return "|".join(re.escape(text).replace("\\ ", " ") for text in dict.fromkeys(texts))
 
 
 class Environment(Protocol):

@@ -20,6 +20,10 @@ from tests.pipeline.conftest import Iterate
 def game(make_config: Callable[..., Config]) -> Callable[..., Config]:
     def make(**environment: Any) -> Config:
         return make_config(
+            # structured, no question would be one that the facts can't answer
+            roles={
+                role: {"engine": "rules", "structured": False} for role in ("policy", "bootstrap", "refine")
+            },
             engines={
                 "rules": {"backend": "scripted", "rules": "tests.support.question_rules:player"},
                 "oracle": {"backend": "scripted", "rules": "tests.support.question_rules:oracle"},

@@ -158,6 +158,32 @@ def test_the_random_baseline_names_objects(game: TwentyQuestions) -> None:
     assert all(any(names(read_question(text), thing) for thing in game.things) for text in said)
 
 
+def test_structured_output_with_the_facts_is_held_to_questions_that_they_answer(
+    game: TwentyQuestions,
+) -> None:
+    known = vocabulary()
+    titles = [thing.title for thing in game.things]
+    natural = {
+        "is": "Is it {}?",
+        "does": "Does it {}?",
+        "has": "Does it have a {}?",
+        "used": "Is it used for {}?",
+    }
+    asked = [f"Is it a {name}?" for name in (*known.implied, *titles)] + [
+        "Is it made of wood?",
+        "Could people eat it?",
+    ]
+    for frames in known.phrases.values():
+        asked += [form.format(phrase) for frame, form in natural.items() for phrase in frames.get(frame, ())]
+    refused = [text for text in asked if re.fullmatch(game.action_format.regex, text) is None]
+    assert refused == ["Could people eat it?"], "the table's own words, not all that is understood"
+    secret = task_of(game, "hot dog")
+    answers = {step.valid for text in set(asked) for step in play(game, secret, [text])}
+    assert answers == {True}
+    assert re.fullmatch(game.action_format.regex, "Is an animal?") is None
+    assert game.action_format.reads == TwentyQuestions().action_format.regex
+
+
 def test_the_seed_picks_the_object_and_train_and_eval_share_none(game: TwentyQuestions) -> None:
     dealt = {split: [game.thing(task).title for task in game.tasks(split)] for split in ("train", "eval")}
     assert len(dealt["eval"]) == 77 and len(dealt["train"]) == 154 == len(set(dealt["train"]))

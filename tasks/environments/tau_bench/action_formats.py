@@ -4,11 +4,10 @@ What is read may be written in other ways (`calls`): with other spaces, or argum
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tasks.environments.base import ActionFormat
+from tasks.environments.base import ActionFormat, any_of
 
 NATIVE_FORMAT: Final = ActionFormat(
     r"[\s\S]+",
@@ -46,8 +45,7 @@ def _value(schema: Mapping[str, Any], longest: int | None) -> str:
     """Values of a schema as `json.dumps` spaces them."""
     match schema:
         case {"enum": values}:
-            # Not every engine knows the blank among the characters that may be escaped.
-            return f"(?:{'|'.join(re.escape(json.dumps(value)).replace(chr(92) + ' ', ' ') for value in values)})"
+            return f"(?:{any_of(json.dumps(value) for value in values)})"
         case {"type": "string"}:
             times = "*" if longest is None else f"{{0,{longest}}}"
             return rf'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{{4}}){times}"'

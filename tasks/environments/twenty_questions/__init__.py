@@ -22,6 +22,7 @@ from tasks.environments.twenty_questions.vocabulary import FILES, vocabulary
 
 TURNS = 20
 BEGINNINGS = "Is|Are|Does|Do|Can|Could|Would|Will|Might|May|Has|Have|Was|Were|Did|Should"
+QUESTION = rf"(?:{BEGINNINGS}) [^\n?]{{2,100}}\?"
 GAMES: dict[Split, int] = {"train": 1000, "eval": 500}
 
 _RULES = (
@@ -52,7 +53,7 @@ class TwentyQuestions:
 
     name = "twenty_questions"
     action_format = ActionFormat(
-        rf"(?:{BEGINNINGS}) [^\n?]{{2,100}}\?",
+        QUESTION,
         "a yes-or-no question that begins with Is, Does, Can or the like, for example: Is it an animal?",
     )
     templates: Mapping[str, Path] = {}
@@ -74,8 +75,11 @@ class TwentyQuestions:
                     f"oracle: {path} has no facts (of {unknown[0]}, ...); add a column facts, or set oracle to speaker"
                 )
             self._facts = Facts(self.things, vocabulary())
-            # A model would have to be asked about each name.
-            self.action_format = replace(self.action_format, sample=self._name)
+            # Structured output writes what the table can answer. A model would have to be asked about each name.
+            form = replace(
+                self.action_format, regex=self._facts.questions(), reads=QUESTION, sample=self._name
+            )
+            self.action_format = form
         # Only a model's answers may differ when the same question is asked again.
         self.replayable = self._facts is not None
         self.needs_speaker = self._facts is None
@@ -102,7 +106,7 @@ class TwentyQuestions:
     async def step(self, action: str) -> Step:
         self._turn += 1
         question = read_question(action)
-        well_formed = re.fullmatch(self.action_format.regex, action) is not None
+        well_formed = re.fullmatch(QUESTION, action) is not None
         if well_formed and names(question, self._thing):
             return Step(f"Yes, it is: {self._thing.title}. You win.", reward=1.0, done=True, success=True)
         answer = await self._answer(action, question) if well_formed else "Invalid"

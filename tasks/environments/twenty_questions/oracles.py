@@ -4,15 +4,20 @@ from collections.abc import Sequence
 from typing import Literal
 
 from tasks.engines.base import Message
-from tasks.environments.base import Ask, SpeakerFailed
+from tasks.environments.base import Ask, SpeakerFailed, any_of
 from tasks.environments.twenty_questions.names import key
 from tasks.environments.twenty_questions.questions import Question
 from tasks.environments.twenty_questions.things import Thing
-from tasks.environments.twenty_questions.vocabulary import Vocabulary
+from tasks.environments.twenty_questions.vocabulary import Frame, Vocabulary
 
 Answer = Literal["Yes", "No", "Invalid"]
 ANSWERS: dict[str, Answer] = {"yes": "Yes", "no": "No", "invalid": "Invalid"}
 ANSWER_REGEX = "Yes|No|Invalid"
+# One way to ask in each frame; phrases of two frames may bring their own preposition ("made by people").
+_FORMS: dict[Frame, str] = {
+    "is": "Is it (?:an? )?", "does": "Does it ", "has": "Does it have (?:an? )?", "made": "Is it made (?:of )?",
+    "used": "Is it used (?:for )?", "you": "Can you ", "in": "Is it found in (?:an? |the )?",
+}  # fmt: skip
 
 
 class Facts:
@@ -26,9 +31,20 @@ class Facts:
 
     def __init__(self, things: Sequence[Thing], vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
+        self._titles = [thing.title for thing in things]
         self._sizes = {
             key(name): thing.size for thing in things for name in (thing.name, thing.title, *thing.synonyms)
         }
+
+    def questions(self) -> str:
+        """A regular expression of questions that are answered with yes or no: every phrase of every fact, the kinds and
+        the objects by name. Other ways to put them are understood too."""
+        phrases: dict[Frame, list[str]] = {frame: [] for frame in _FORMS}
+        phrases["is"] += [*self._vocabulary.implied, *self._titles]
+        for frames in self._vocabulary.phrases.values():
+            for frame, ways in frames.items():
+                phrases[frame] += ways
+        return "|".join(rf"{form}(?:{any_of(phrases[frame])})\?" for frame, form in _FORMS.items())
 
     def answer(self, thing: Thing, question: Question) -> Answer:
         """Answer a question that does not name the object."""
