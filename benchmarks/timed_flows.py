@@ -102,7 +102,7 @@ with interval("program: imports"):
     from flows import stages as _stages
     from flows.reporting import Reporter
     from storage import mlflow_bridge, store
-    from tasks import context, pipeline, running
+    from tasks import context, pipeline, prompting, running
 
 intervals.append({"name": "process: start, Prefect", "begin": psutil.Process().create_time(), "end": LOADED})
 builtins.__import__ = _timed_import
@@ -117,7 +117,7 @@ watch(_iteration, "check_config", "store: decide, check")
 watch(store.Committed, "check", "store: decide, check")
 watch(running, "commit_output", "commit")
 watch(context, "build_engine", "engine: start")
-watch(context, "shared_chat_tokenizer", "engine: tokenizer")
+watch(prompting, "shared_chat_tokenizer", "engine: tokenizer")
 for _stage in pipeline.STAGES.values():
     object.__setattr__(_stage, "run", timed("compute", _stage.run))
 for _function in [_iteration.iteration, *(v for v in vars(_stages).values() if hasattr(v, "fn"))]:

@@ -1,6 +1,9 @@
 """The benchmark of the pipeline's overhead: how it accounts for seconds, and its instant iteration."""
 
 import asyncio
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,3 +44,11 @@ def test_the_instant_iteration_commits_all_that_a_real_one_does(
     assert [result.committed.manifest.stage for result in done][-1] == "evaluation"
     trained = {m.stage: set(m.adapters) for m in (r.committed.manifest for r in done) if m.adapters}
     assert trained == {"critic-sft": {"critic", "target"}, "policy-distillation": {"policy", "target"}}
+
+
+def test_every_function_that_the_stopwatch_watches_is_there(tmp_path: Path) -> None:
+    environment = {**os.environ, "NLAC_DATA": str(tmp_path), "PREFECT__FLOW_RUN_ID": "run"}
+    watched = "import benchmarks.timed_flows as t; print(t.rollout.name, t.iteration.name)"
+    done = subprocess.run([sys.executable, "-c", watched], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["rollout", "nlac"], done.stderr
+    assert json.loads((tmp_path / ".timing" / "run.json").read_text())
