@@ -21,7 +21,7 @@ from flows.hooks import children_of, end_children
 from flows.parameters import Iteration, RunName, Seed, resolve
 from flows.reporting import prompt_texts
 from flows.stack import read_stack
-from flows.tracking import Tracking, begin_import
+from flows.tracking import Tracking
 from schemas.config import Algorithm, Config
 from schemas.load import data_root
 from storage.mlflow_bridge import Bridge
@@ -132,7 +132,6 @@ async def iteration(
         seed: Root of every random stream. Empty: the configuration's `seed`.
         algorithm: nlac, or a baseline; a run holds one. Empty: the configuration's `algorithm`.
     """
-    begin_import()
     store = Store(data_root())
     resolved, number = resolve(store, run, config, iteration, seed, stage_alone=False, algorithm=algorithm)
     await asyncio.to_thread(check_config, resolved, store.root)

@@ -5,10 +5,8 @@ writes what a stage left while the next one is being dispatched.
 """
 
 import asyncio
-import importlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Thread
 
 from prefect.client.schemas.objects import FlowRun
 from prefect.utilities.urls import url_for
@@ -25,11 +23,6 @@ UNTRACKED = ""
 def run_id(address: str) -> str | None:
     """The id at the end of an MLflow run's address; None for UNTRACKED."""
     return address.rpartition("/")[2] or None
-
-
-def begin_import() -> None:
-    """Have MLflow imported while the process still waits for Prefect; the first stage is dispatched behind it."""
-    Thread(target=importlib.import_module, args=("mlflow",), daemon=True).start()
 
 
 class Tracking:
