@@ -195,7 +195,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="bellman-targets",
-    version=3,
+    version=4,
     pool="inference",
     tables=(ReplaySample, BellmanTarget),
     config=("environment", "replay", "rollout.uniform_until", "backup.draws"),

@@ -116,7 +116,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="critic-sft",
-    version=3,
+    version=4,
     pool="training",
     tables=(TrainingRow, TrainingStep, Priority),
     config=(

@@ -83,7 +83,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="critique",
-    version=4,
+    version=5,
     pool="inference",
     tables=(Critique, Future),
     config=(

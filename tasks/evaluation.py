@@ -115,7 +115,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="evaluation",
-    version=5,
+    version=6,
     pool="inference",
     tables=(Episode, Transition, Evaluation, Retention),
     config=(

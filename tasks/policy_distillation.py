@@ -100,7 +100,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="policy-distillation",
-    version=2,
+    version=3,
     pool="training",
     tables=(TrainingRow, TrainingStep),
     config=(

@@ -1,5 +1,6 @@
 """Prompts: every role's, rendered from its template and fitted into the context window, in one place."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
@@ -46,13 +47,19 @@ class Prompting(ABC):
     def messages(self, template: str, **variables: Any) -> tuple[Message, ...]:
         """A role's prompt: the template's system and user blocks."""
         known = {
-            "instructions": self.environment.instructions,
+            "instructions": self.instructions,
             "action_description": self.environment.action_format.description,
             **variables,
         }
         blocks = ("system", "user")
         texts = render(template, blocks, known, self.templates)
         return tuple(Message(role=b, content=text) for b, text in zip(blocks, texts, strict=True))
+
+    @property
+    def instructions(self) -> str:
+        """The environment's, and behind them the tools that it offers."""
+        offered = self.environment.tools if isinstance(self.environment, OffersTools) else ()
+        return self.environment.instructions + (f"\n\n# Tools\n{json.dumps(list(offered))}" if offered else "")
 
     @property
     def policy_tools(self) -> tuple[Tool, ...]:
@@ -105,7 +112,8 @@ class Prompting(ABC):
         Markov environment the last observation alone."""
         env = self.environment
         known = {
-            "instructions": env.instructions,
+            # What the chat template offers need not be said twice.
+            "instructions": env.instructions if self.policy_tools else self.instructions,
             "action_description": env.action_format.description,
             "native": bool(self.policy_tools),
         }

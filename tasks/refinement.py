@@ -73,7 +73,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="refinement",
-    version=5,
+    version=6,
     pool="inference",
     tables=(Refinement, Critique, Future),
     config=(

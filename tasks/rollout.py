@@ -177,7 +177,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="rollout",
-    version=3,
+    version=4,
     pool="inference",
     tables=(Episode, Transition),
     config=("environment", "rollout"),

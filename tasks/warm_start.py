@@ -58,7 +58,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="warm-start",
-    version=2,
+    version=3,
     pool="training",
     tables=(Demonstration, TrainingRow, TrainingStep),
     config=(

@@ -198,7 +198,8 @@ class ChecksActions(Protocol):
 @runtime_checkable
 class OffersTools(Protocol):
     """An environment whose actions are calls of tools, written {"name": ..., "arguments": {...}}, or plain words. With
-    `roles.policy.tool_calls: native` the chat template offers them, and a model calls them in its own way."""
+    `roles.policy.tool_calls: native` the chat template offers them, and a model calls them in its own way; every other
+    prompt with the instructions lists them behind those."""
 
     tools: Sequence[Mapping[str, Any]]
     """OpenAI function schemas: {"type": "function", "function": {"name", "description", "parameters"}}."""

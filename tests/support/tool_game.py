@@ -62,9 +62,11 @@ def player(request: Request) -> str:
     guess = 1 + request.sampling.seed % 9
     if not request.tools:
         if role_of(request) == "refine":
+            assert request.messages[0]["content"].count(json.dumps([GUESS])) == 1
             return f'Thought: the middle\nAction: {{"name": "guess", "arguments": {{"number": {guess}}}}}'
         return number_game(request)
-    assert request.tools == (GUESS,) and "Answer in two lines" not in request.messages[0]["content"]
+    system = request.messages[0]["content"]
+    assert request.tools == (GUESS,) and system == ToolGame.instructions  # neither a format nor the tools again
     acted = [m for m in request.messages if m["role"] == "assistant"]
     answered = [m for m in request.messages if m["role"] == "tool"]
     called = [m for m in acted if m.get("tool_calls")]

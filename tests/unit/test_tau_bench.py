@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -67,16 +66,14 @@ def test_splits_are_those_of_the_package() -> None:
     assert len(set(ids)) == 615 and ids[0] == "retail/train/000" and ids[-1] == "retail/test/114"
 
 
-@pytest.mark.parametrize(("form", "tools"), [("react", 17), ("native", 16)])
-def test_the_tools_stand_in_the_instructions_as_openai_schemas(form: Any, tools: int) -> None:
-    env = TauBench(actions=form)
-    assert len(env.tools) == (16 if form == "native" else 0)  # for a model's own calls
-    text = env.instructions
-    policy, _, listed = text.partition("\n\n# Tools\n")
-    assert policy.startswith("# Retail agent policy")
+def test_the_tools_stand_in_the_instructions_or_are_offered_as_openai_schemas() -> None:
+    react, native = TauBench(actions="react"), TauBench(actions="native")
+    policy, _, listed = react.instructions.partition("\n\n# Tools\n")
+    assert policy.startswith("# Retail agent policy") and policy == native.instructions
     schemas = json.loads(listed)
-    assert len(schemas) == tools and {s["type"] for s in schemas} == {"function"}
-    assert ("respond" in {s["function"]["name"] for s in schemas}) == (form == "react")
+    assert len(schemas) == 17 and {s["type"] for s in schemas} == {"function"}
+    assert [s for s in schemas if s["function"]["name"] != "respond"] == list(native.tools)
+    assert len(native.tools) == 16 and not react.tools
 
 
 def test_the_digest_is_the_packages_own() -> None:

@@ -81,8 +81,9 @@ class TauBench:
         self.replayable = self._scripted is not None
         self.needs_speaker = self._scripted is None
         self.action_format = self._calls.format
-        schemas = [*self._domain.schemas, *([RESPOND_SCHEMA] if actions == "react" else [])]
-        self.instructions = f"{self._domain.policy}\n\n# Tools\n{json.dumps(schemas)}"
+        self.instructions = self._domain.policy
+        if actions == "react":
+            self.instructions += f"\n\n# Tools\n{json.dumps([*self._domain.schemas, RESPOND_SCHEMA])}"
 
     def connect(self, ask: Ask) -> None:
         """Let the model behind `ask` play the user."""
