@@ -54,7 +54,7 @@ class Action:
 def action_regex(form: ActionFormat, chars: int) -> str:
     """The format of a whole action, for structured output: a thought of up to `chars` characters on one
     line, then the environment's own format."""
-    return rf"Thought: {_line(chars)}\nAction: {form.regex}"
+    return rf"Thought: {_line(chars)}\nAction: (?:{form.regex})"
 
 
 def future_regex(chars: int) -> str:

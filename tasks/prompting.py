@@ -59,7 +59,9 @@ class Prompting(ABC):
     def instructions(self) -> str:
         """The environment's, and behind them the tools that it offers."""
         offered = self.environment.tools if isinstance(self.environment, OffersTools) else ()
-        return self.environment.instructions + (f"\n\n# Tools\n{json.dumps(list(offered))}" if offered else "")
+        return self.environment.instructions + (
+            f"\n\n# Tools\n{json.dumps(list(offered))}" if offered else ""
+        )
 
     @property
     def policy_tools(self) -> tuple[Tool, ...]:

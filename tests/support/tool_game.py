@@ -66,7 +66,9 @@ def player(request: Request) -> str:
             return f'Thought: the middle\nAction: {{"name": "guess", "arguments": {{"number": {guess}}}}}'
         return number_game(request)
     system = request.messages[0]["content"]
-    assert request.tools == (GUESS,) and system == ToolGame.instructions  # neither a format nor the tools again
+    assert (
+        request.tools == (GUESS,) and system == ToolGame.instructions
+    )  # neither a format nor the tools again
     acted = [m for m in request.messages if m["role"] == "assistant"]
     answered = [m for m in request.messages if m["role"] == "tool"]
     called = [m for m in acted if m.get("tool_calls")]

@@ -102,3 +102,11 @@ def test_structured_lines_are_as_long_as_configured_and_no_longer() -> None:
         assert re.fullmatch(future_regex(chars), f"Thought: {fits}\nFuture: {fits}")
         assert not re.fullmatch(future_regex(chars), f"Thought: {fits}\nFuture: {too_long}")
         assert not re.fullmatch(verdict_regex(chars), f"Optimal: no\nReason: {too_long}")
+
+
+def test_an_action_of_several_forms_has_its_thought_before_each_of_them() -> None:
+    either = action_regex(ActionFormat("left|right", "left or right"), 20)
+    assert re.fullmatch(either, "Thought: hm\nAction: right") and re.fullmatch(
+        either, "Thought: hm\nAction: left"
+    )
+    assert not re.fullmatch(either, "right")
