@@ -1,7 +1,7 @@
 """One optimizer step: the gradients of a batch's micro-batches add up to the batch's."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import get_args
 
 import torch
@@ -18,11 +18,12 @@ from tasks.training.tuned import Tuned
 ROLES = get_args(RowRole)
 
 
-def micro_batches(rows: Sequence[Encoded], size: int) -> Iterator[list[Encoded]]:
-    """Rows of one role and like length together: their prompts begin alike, and little is padding."""
+def micro_batches(rows: Sequence[Encoded], size: int) -> list[list[Encoded]]:
+    """Rows of one role and like length together: their prompts begin alike, and little is padding. The longest
+    come first, so that those who share them end at about the same time."""
     ordered = sorted(rows, key=lambda row: (row.role, row.tokens))
-    for begin in range(0, len(ordered), size):
-        yield ordered[begin : begin + size]
+    parts = [ordered[begin : begin + size] for begin in range(0, len(ordered), size)]
+    return sorted(parts, key=lambda part: sum(row.tokens for row in part), reverse=True)
 
 
 def take_step(
@@ -86,7 +87,7 @@ def take_step(
             ) from error
         return torch.cat([losses.detach(), kl.detach()[None]]), gradients
 
-    parts = processes.share(list(micro_batches(batch, size)))
+    parts = processes.share(micro_batches(batch, size))
     totals = torch.zeros(len(ROLES) + 1, device=tuned.model.device)
     for part_totals, gradients in lanes.map(compute, [part for part in parts if part[1] or tuned.sharded]):
         totals += part_totals

@@ -162,6 +162,6 @@ def _scores(
             for row, logprobs, (begin, end) in zip(some, found, spans, strict=True)
         }
 
-    batches = list(micro_batches([row for row in rows if row.scored_segment is not None], size))
+    batches = micro_batches([row for row in rows if row.scored_segment is not None], size)
     scored = tuned.lanes.map(of_rows, [some for some, _ in processes.share(batches)])
     return processes.gather({row_id: score for part in scored for row_id, score in part.items()})
