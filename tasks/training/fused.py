@@ -18,6 +18,8 @@ from tasks.engines.attention import register_attention
 ATTENTION = "nlac_training_attention"
 # A block of queries attends to the keys up to its end: what lies behind, half of all products, is mostly left out.
 BLOCK = 128
+# Tokens of a row up to which attention's shares are kept; there they are a third of all that a layer of SmolLM2 keeps.
+KEPT = 1024
 
 
 class AdaptedLinear(torch.autograd.Function):
@@ -75,7 +77,11 @@ class RootMeanSquareNorm(torch.autograd.Function):
 
 
 class CausalAttention(torch.autograd.Function):
-    """softmax(scale q k^T) v over positions up to each query's own; key heads are shared by groups of query heads."""
+    """softmax(scale q k^T) v over positions up to each query's own; key heads are shared by groups of query heads.
+
+    What a query gives each position is kept for the way back of short rows, and computed again for long ones: it grows
+    with the square of the length, and would be most of what a long row takes.
+    """
 
     @staticmethod
     def forward(
@@ -90,12 +96,10 @@ class CausalAttention(torch.autograd.Function):
         shares = []
         for begin in range(0, length, BLOCK):
             end = min(begin + BLOCK, length)
-            block = q[:, :, begin:end].reshape(rows * groups, -1, width)
-            hidden = torch.full((end - begin, end), float("-inf"), dtype=q.dtype).triu_(begin + 1)
-            hidden = hidden.repeat(heads // groups, 1)
-            share = torch.baddbmm(hidden, block, k[:, :end].mT, alpha=scale).softmax(dim=-1).to(q.dtype)
+            share = _share(q, k, begin, end, scale)
             out[:, :, begin:end] = torch.bmm(share, v[:, :end]).view(rows * groups, -1, end - begin, width)
-            shares.append(share)
+            if length <= KEPT:
+                shares.append(share)
         ctx.save_for_backward(q, k, v, out, *shares)
         ctx.scale, ctx.shape = scale, (query.shape, key.shape)
         return out.view(query.shape)
@@ -104,23 +108,32 @@ class CausalAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         """Gradients of query, key and value."""
         q, k, v, out, *shares = ctx.saved_tensors
-        grad = grad.reshape(q.shape)
+        grad, length, width = grad.reshape(q.shape), *q.shape[2:]
         # sum_j p_j dp_j = dout . out, for each query
         carried = (grad * out).sum(dim=-1, keepdim=True)
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for share, begin in zip(shares, range(0, q.shape[2], BLOCK), strict=True):
-            end = begin + share.shape[1] // q.shape[1]
-            of_out = grad[:, :, begin:end].reshape(len(q), -1, q.shape[3])
+        for number, begin in enumerate(range(0, length, BLOCK)):
+            end = min(begin + BLOCK, length)
+            share = shares[number] if shares else _share(q, k, begin, end, ctx.scale)
+            of_out = grad[:, :, begin:end].reshape(len(q), -1, width)
             grad_v[:, :end].baddbmm_(share.mT, of_out)
             lost = carried[:, :, begin:end].reshape(len(q), -1, 1)
             low = torch.baddbmm(lost, of_out, v[:, :end].mT, beta=-1).mul_(share)
-            block = q[:, :, begin:end].reshape(len(q), -1, q.shape[3])
-            grad_q[:, :, begin:end] = torch.bmm(low, k[:, :end]).view(len(q), -1, end - begin, q.shape[3])
+            block = q[:, :, begin:end].reshape(len(q), -1, width)
+            grad_q[:, :, begin:end] = torch.bmm(low, k[:, :end]).view(len(q), -1, end - begin, width)
             grad_k[:, :end].baddbmm_(low.mT, block)
         grad_q.mul_(ctx.scale)
         grad_k.mul_(ctx.scale)
         of_query, of_key = ctx.shape
         return grad_q.view(of_query), grad_k.view(of_key), grad_v.view(of_key), None
+
+
+def _share(q: torch.Tensor, k: torch.Tensor, begin: int, end: int, scale: float) -> torch.Tensor:
+    """What the queries from `begin` to `end` give each position up to `end`: [R * G, queries of a group, end]."""
+    block = q[:, :, begin:end].reshape(len(q), -1, q.shape[3])
+    hidden = torch.full((end - begin, end), float("-inf"), dtype=q.dtype).triu_(begin + 1)
+    scores = torch.baddbmm(hidden.repeat(q.shape[1], 1), block, k[:, :end].mT, alpha=scale)
+    return scores.softmax(dim=-1).to(q.dtype)
 
 
 def causal_attention(

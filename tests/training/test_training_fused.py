@@ -7,6 +7,7 @@ from torch import nn
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from tasks.training import fused
 from tasks.training.fused import CausalAttention, fuse_adapter, fuse_norms
 
 
@@ -38,8 +39,8 @@ def test_an_adapted_layer_and_its_gradients_are_those_of_peft() -> None:
             seen.append([out, x.grad, *(p.grad for p in model.parameters() if p.requires_grad)])
             fuse_adapter(model.base_model.model)
     assert len(seen[0]) == 6
-    for plain, fused in zip(*seen, strict=True):
-        torch.testing.assert_close(fused, plain)
+    for plain, quick in zip(*seen, strict=True):
+        torch.testing.assert_close(quick, plain)
     with model.disable_adapter():
         bare = TwoLayers()
         bare.load_state_dict(
@@ -48,9 +49,13 @@ def test_an_adapted_layer_and_its_gradients_are_those_of_peft() -> None:
         assert torch.equal(model(x), bare(x))
 
 
+@pytest.mark.parametrize("kept", [0, 1024])
 @pytest.mark.parametrize("length", [1, 5, 128, 300])
-def test_attention_and_its_gradients_are_those_of_torch(length: int) -> None:
-    """Also over several blocks of queries, and where key heads are shared."""
+def test_attention_and_its_gradients_are_those_of_torch(
+    length: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also over several blocks of queries, where key heads are shared, and of rows too long to keep the shares of."""
+    monkeypatch.setattr(fused, "KEPT", kept)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         sides = [torch.randn(2, heads, length, 8, requires_grad=True) for heads in (6, 2, 2)]
