@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 T = TypeVar("T")
 R = TypeVar("R")
-# Below this many parameters Python's part of the work, which threads can't share, is the larger one.
+# Parameters of a model below which a step takes a fraction of a second as it is: threads are not worth starting.
 SMALLEST = 10_000_000
 
 
