@@ -13,11 +13,16 @@ from tasks.environments.twenty_questions.vocabulary import Frame, Vocabulary
 Answer = Literal["Yes", "No", "Invalid"]
 ANSWERS: dict[str, Answer] = {"yes": "Yes", "no": "No", "invalid": "Invalid"}
 ANSWER_REGEX = "Yes|No|Invalid"
-# One way to ask in each frame; phrases of two frames may bring their own preposition ("made by people").
-_FORMS: dict[Frame, str] = {
-    "is": "Is it (?:an? )?", "does": "Does it ", "has": "Does it have (?:an? )?", "made": "Is it made (?:of )?",
-    "used": "Is it used (?:for )?", "you": "Can you ", "in": "Is it found in (?:an? |the )?",
-}  # fmt: skip
+# How each frame is asked for, before the phrase: what structured output writes, and what `validate` tries.
+FORMS: dict[Frame, tuple[str, ...]] = {
+    "is": ("Is it ", "Is it a ", "Is it an ", "Are they "),
+    "does": ("Does it ", "Can it "),
+    "has": ("Does it have ", "Does it have a ", "Is it something that has "),
+    "made": ("Is it made of ",),
+    "used": ("Is it used to ", "Is it used for "),
+    "you": ("Can you ", "Do people "),
+    "in": ("Is it found in ", "Would you find it in a "),
+}
 
 
 class Facts:
@@ -39,12 +44,12 @@ class Facts:
     def questions(self) -> str:
         """A regular expression of questions that are answered with yes or no: every phrase of every fact, the kinds and
         the objects by name. Other ways to put them are understood too."""
-        phrases: dict[Frame, list[str]] = {frame: [] for frame in _FORMS}
+        phrases: dict[Frame, list[str]] = {frame: [] for frame in FORMS}
         phrases["is"] += [*self._vocabulary.implied, *self._titles]
         for frames in self._vocabulary.phrases.values():
             for frame, ways in frames.items():
                 phrases[frame] += ways
-        return "|".join(rf"{form}(?:{any_of(phrases[frame])})\?" for frame, form in _FORMS.items())
+        return "|".join(rf"(?:{any_of(FORMS[frame])})(?:{any_of(ways)})\?" for frame, ways in phrases.items())
 
     def answer(self, thing: Thing, question: Question) -> Answer:
         """Answer a question that does not name the object."""

@@ -3,20 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from tasks.environments.twenty_questions.names import is_last_words, key, words_of
-from tasks.environments.twenty_questions.oracles import Facts
+from tasks.environments.twenty_questions.oracles import FORMS, Facts
 from tasks.environments.twenty_questions.questions import read_question
 from tasks.environments.twenty_questions.things import Thing
-from tasks.environments.twenty_questions.vocabulary import Frame, Vocabulary
-
-_ASKED: dict[Frame, tuple[str, ...]] = {
-    "is": ("Is it {}?", "Are they {}?"),
-    "does": ("Does it {}?", "Can it {}?"),
-    "has": ("Does it have {}?", "Is it something that has {}?"),
-    "made": ("Is it made of {}?",),
-    "used": ("Is it used to {}?", "Is it used for {}?"),
-    "you": ("Can you {}?", "Do people {}?"),
-    "in": ("Is it found in {}?", "Would you find it in a {}?"),
-}
+from tasks.environments.twenty_questions.vocabulary import Vocabulary
 
 
 def faults(things: Sequence[Thing], vocabulary: Vocabulary) -> list[str]:
@@ -65,7 +55,7 @@ def _questions(things: Sequence[Thing], vocabulary: Vocabulary) -> Iterator[str]
     for fact, frames in vocabulary.phrases.items():
         holders = [thing for thing in things if fact in (thing.facts or ())]
         for frame, phrases in frames.items():
-            for text in (form.format(phrase) for phrase in phrases for form in _ASKED[frame]):
+            for text in (f"{form}{phrase}?" for phrase in phrases for form in FORMS[frame]):
                 question = read_question(text)
                 wrong = [
                     t.title for t in things if oracle.answer(t, question) != ("Yes" if t in holders else "No")
