@@ -14,8 +14,6 @@ from transformers import PreTrainedModel
 
 T = TypeVar("T")
 R = TypeVar("R")
-# Parameters of a model below which a step takes a fraction of a second as it is: threads are not worth starting.
-SMALLEST = 10_000_000
 
 
 class Lanes:
@@ -56,7 +54,7 @@ class Lanes:
 
 
 def lanes_for(model: PreTrainedModel, passes: int) -> Lanes:
-    """A core each, or several, where a model gains by it and several of its passes at once are safe.
+    """A core each, or several, on a CPU where several passes of a model at once are safe.
 
     Rotary embeddings that depend on the length of the input are kept in the model itself.
 
@@ -66,7 +64,6 @@ def lanes_for(model: PreTrainedModel, passes: int) -> Lanes:
     """
     rope = getattr(model.config, "rope_parameters", None) or {}
     by_length = rope.get("rope_type") in ("dynamic", "longrope")
-    size = sum(parameter.numel() for parameter in model.parameters())
-    if model.device.type != "cpu" or by_length or size < SMALLEST:
+    if model.device.type != "cpu" or by_length:
         return Lanes()
     return Lanes(max(1, min(torch.get_num_threads(), passes)))

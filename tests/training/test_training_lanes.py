@@ -8,7 +8,6 @@ from tiny_rows import close, critic, encoded, gradients, policy
 
 from schemas.config import TrainingSection
 from tasks.engines.chat import ChatTokenizer
-from tasks.training import lanes
 from tasks.training.lanes import Lanes, lanes_for
 from tasks.training.loss import label_logprobs
 from tasks.training.optimizer import Optimizer
@@ -50,12 +49,10 @@ def test_what_a_lane_raises_reaches_the_caller_and_the_lanes_serve_on() -> None:
     assert list(pool.map(lambda n: 1 / n, [1, 2])) == [1, 0.5]
 
 
-def test_there_is_one_lane_where_a_model_is_small_or_keeps_what_depends_on_length(
+def test_there_are_as_many_lanes_as_passes_and_cores_and_one_where_a_model_keeps_what_depends_on_length(
     tuned: Tuned, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    assert lanes_for(tuned.model, 8).count == 1
-    monkeypatch.setattr(lanes, "SMALLEST", 1)
     found = lanes_for(tuned.model, 3)
     assert found.count == 3 and lanes_for(tuned.model, 8).count == 4
     rows = encoded(chat, [critic(1), critic(2), critic(3)])
