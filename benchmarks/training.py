@@ -155,7 +155,7 @@ def main(
     chats: int = 64,
     batch_rows: int = 8,
     repeats: int = 2,
-    micro_batch: int = 2,
+    micro_batch: int = 4,
     tried_chats: int = 24,  # three steps of 8 rows: the largest micro-batch tried
 ) -> None:
     """Measure; ends with 1 where a goal is missed."""

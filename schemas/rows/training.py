@@ -60,4 +60,4 @@ class TrainingStep(Row):
     grad_norm: float = Field(description="global gradient norm before clipping")
     rows: int = Field(description="rows in the batch")
     label_tokens: int = Field(description="tokens with loss in the batch")
-    tokens: int = Field(description="tokens without padding in the batch")
+    tokens: int = Field(description="tokens of the batch's rows")

@@ -5,7 +5,6 @@ every token. With one query position the heads of a group can stand in the place
 instead: the same products, no copy, and a matrix product where there was a matrix-vector one.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,14 +49,8 @@ def grouped_sdpa(
     return mixed.reshape(rows, 1, heads, width), None
 
 
-def register_attention(name: str, function: Callable[..., Any]) -> str:
-    """Make an attention function known to transformers, with sdpa's masks; returns the name for
-    `attn_implementation`."""
-    AttentionInterface.register(name, function)
-    AttentionMaskInterface.register(name, sdpa_mask)
-    return name
-
-
 def register() -> str:
-    """Make the one above known."""
-    return register_attention(NAME, grouped_sdpa)
+    """Make it known to transformers, with sdpa's masks; returns the name for `attn_implementation`."""
+    AttentionInterface.register(NAME, grouped_sdpa)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    return NAME

@@ -6,49 +6,70 @@ times as long back as forth. They are written out here: what they compute is the
 the libraries' own).
 """
 
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
 from peft.tuners.lora import Linear as LoraLinear
 from transformers import PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from tasks.engines.attention import register_attention
-
-ATTENTION = "nlac_training_attention"
+SIDES = ("lora_A", "lora_B")
 # A block of queries attends to the keys up to its end: what lies behind, half of all products, is mostly left out.
 BLOCK = 128
 # Tokens of a row up to which attention's shares are kept; there they are a third of all that a layer of SmolLM2 keeps.
 KEPT = 1024
 
 
-class AdaptedLinear(torch.autograd.Function):
-    """y = x W^T + scale (x A^T) B^T, with W frozen."""
+class AdaptedLinears(torch.autograd.Function):
+    """y_i = x W_i^T + s_i (x A_i^T) B_i^T of layers that read the same x, with the W_i frozen.
+
+    The low ranks' products with x are done together, for all layers.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scale: float
-    ) -> torch.Tensor:
-        """x [..., K], weight [N, K], a [r, K], b [N, r]; products are in the dtype of `weight`."""
+        ctx: Any, x: torch.Tensor, scales: Sequence[float], *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """x [..., K], then all W_i [N_i, K], all A_i [r_i, K] and all B_i [N_i, r_i]; products are in the dtype of the
+        W_i."""
+        count = len(scales)
+        weights, a, b = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
+        dtype = weights[0].dtype
         flat = x.reshape(-1, x.shape[-1])
-        low_a, low_b = a.to(weight.dtype), b.to(weight.dtype)
-        low = flat @ low_a.T
-        out = flat @ weight.T
-        out.addmm_(low, low_b.T, alpha=scale)
-        ctx.save_for_backward(flat, low, weight, low_a, low_b)
-        ctx.scale, ctx.shape = scale, x.shape
-        return out.view(*x.shape[:-1], weight.shape[0])
+        all_a, low_b = torch.cat(a).to(dtype), [one.to(dtype) for one in b]
+        low = flat @ all_a.T
+        ranks = [len(one) for one in a]
+        outs = []
+        for weight, part, one, scale in zip(weights, low.split(ranks, dim=1), low_b, scales, strict=True):
+            outs.append((flat @ weight.T).addmm_(part, one.T, alpha=scale).view(*x.shape[:-1], -1))
+        ctx.save_for_backward(flat, low, all_a, *weights, *low_b)
+        ctx.scales, ctx.ranks, ctx.shape = scales, ranks, x.shape
+        return tuple(outs)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        """dx, none for W, dA and dB in float32."""
-        flat, low, weight, low_a, low_b = ctx.saved_tensors
-        grad = grad.reshape(-1, weight.shape[0])
-        low_grad = (grad @ low_b).mul_(ctx.scale)
-        grad_x = None
-        if ctx.needs_input_grad[0]:
-            grad_x = (grad @ weight).addmm_(low_grad, low_a).view(ctx.shape)
-        return grad_x, None, (low_grad.T @ flat).float(), (grad.T @ low).float().mul_(ctx.scale), None
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        """dx, none for the W_i, dA_i and dB_i in float32."""
+        count = len(ctx.scales)
+        flat, low, all_a, *rest = ctx.saved_tensors
+        layers = list(
+            zip(grads, rest[:count], rest[count:], low.split(ctx.ranks, dim=1), ctx.scales, strict=True)
+        )
+        grad_x, low_grads, grads_b = None, [], []
+        for grad, weight, low_b, part, scale in layers:
+            grad = grad.reshape(-1, len(weight))
+            low_grads.append((grad @ low_b).mul_(scale))
+            grads_b.append((grad.T @ part).float().mul_(scale))
+            if ctx.needs_input_grad[0]:
+                grad_x = grad @ weight if grad_x is None else grad_x.addmm_(grad, weight)
+        low_grad = torch.cat(low_grads, dim=1)
+        if grad_x is not None:
+            grad_x = grad_x.addmm_(low_grad, all_a).view(ctx.shape)
+        grads_a = (low_grad.T @ flat).float().split(ctx.ranks)
+        return grad_x, None, *[None] * count, *grads_a, *grads_b
 
 
 class RootMeanSquareNorm(torch.autograd.Function):
@@ -77,7 +98,8 @@ class RootMeanSquareNorm(torch.autograd.Function):
 
 
 class CausalAttention(torch.autograd.Function):
-    """softmax(scale q k^T) v over positions up to each query's own; key heads are shared by groups of query heads.
+    """softmax(scale q k^T) v over positions up to each query's own, the last query's being the last; key heads are
+    shared by groups of query heads.
 
     What a query gives each position is kept for the way back of short rows, and computed again for long ones: it grows
     with the square of the length, and would be most of what a long row takes.
@@ -85,23 +107,31 @@ class CausalAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+        window: int | None = None,
     ) -> torch.Tensor:
-        """query [R, H, T, D], key and value [R, G, T, D] of one dtype; returns [R, H, T, D]."""
-        (rows, heads, length, width), groups = query.shape, key.shape[1]
+        """query [R, H, T, D], key and value [R, G, L, D] of one dtype with L >= T; returns [R, H, T, D]. With a window
+        a query sees no more than so many positions, its own counted."""
+        (rows, heads, length, width), (_, groups, keys, _) = query.shape, key.shape
         shape = (rows * groups, heads // groups, length, width)
         q = query.reshape(shape)
-        k, v = (side.reshape(rows * groups, length, width) for side in (key, value))
+        k, v = (side.reshape(rows * groups, keys, width) for side in (key, value))
         out = torch.empty_like(q)
         shares = []
         for begin in range(0, length, BLOCK):
             end = min(begin + BLOCK, length)
-            share = _share(q, k, begin, end, scale)
-            out[:, :, begin:end] = torch.bmm(share, v[:, :end]).view(rows * groups, -1, end - begin, width)
-            if length <= KEPT:
+            share = _share(q, k, begin, end, scale, window)
+            out[:, :, begin:end] = torch.bmm(share, v[:, : share.shape[-1]]).view(
+                rows * groups, -1, end - begin, width
+            )
+            if keys <= KEPT:
                 shares.append(share)
         ctx.save_for_backward(q, k, v, out, *shares)
-        ctx.scale, ctx.shape = scale, (query.shape, key.shape)
+        ctx.scale, ctx.window, ctx.shape = scale, window, (query.shape, key.shape)
         return out.view(query.shape)
 
     @staticmethod
@@ -114,57 +144,102 @@ class CausalAttention(torch.autograd.Function):
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for number, begin in enumerate(range(0, length, BLOCK)):
             end = min(begin + BLOCK, length)
-            share = shares[number] if shares else _share(q, k, begin, end, ctx.scale)
+            share = shares[number] if shares else _share(q, k, begin, end, ctx.scale, ctx.window)
+            seen = slice(share.shape[-1])
             of_out = grad[:, :, begin:end].reshape(len(q), -1, width)
-            grad_v[:, :end].baddbmm_(share.mT, of_out)
+            grad_v[:, seen].baddbmm_(share.mT, of_out)
             lost = carried[:, :, begin:end].reshape(len(q), -1, 1)
-            low = torch.baddbmm(lost, of_out, v[:, :end].mT, beta=-1).mul_(share)
+            low = torch.baddbmm(lost, of_out, v[:, seen].mT, beta=-1).mul_(share)
             block = q[:, :, begin:end].reshape(len(q), -1, width)
-            grad_q[:, :, begin:end] = torch.bmm(low, k[:, :end]).view(len(q), -1, end - begin, width)
-            grad_k[:, :end].baddbmm_(low.mT, block)
+            grad_q[:, :, begin:end] = torch.bmm(low, k[:, seen]).view(len(q), -1, end - begin, width)
+            grad_k[:, seen].baddbmm_(low.mT, block)
         grad_q.mul_(ctx.scale)
         grad_k.mul_(ctx.scale)
         of_query, of_key = ctx.shape
-        return grad_q.view(of_query), grad_k.view(of_key), grad_v.view(of_key), None
+        return grad_q.view(of_query), grad_k.view(of_key), grad_v.view(of_key), None, None
 
 
-def _share(q: torch.Tensor, k: torch.Tensor, begin: int, end: int, scale: float) -> torch.Tensor:
-    """What the queries from `begin` to `end` give each position up to `end`: [R * G, queries of a group, end]."""
+def seen_positions(
+    queries: range, keys: int, window: int | None, device: torch.device | None = None
+) -> torch.Tensor:
+    """Whether a query at each of these positions sees each of the first `keys`: boolean [queries, keys]."""
+    own = torch.arange(queries.start, queries.stop, device=device)[:, None]
+    position = torch.arange(keys, device=device)
+    seen = position <= own
+    return seen if window is None else seen & (position > own - window)
+
+
+def _share(
+    q: torch.Tensor, k: torch.Tensor, begin: int, end: int, scale: float, window: int | None
+) -> torch.Tensor:
+    """What the queries from `begin` to `end` give each position up to the last one's:
+    [R * G, queries of a group, positions]."""
+    offset = k.shape[1] - q.shape[2]
     block = q[:, :, begin:end].reshape(len(q), -1, q.shape[3])
-    hidden = torch.full((end - begin, end), float("-inf"), dtype=q.dtype).triu_(begin + 1)
-    scores = torch.baddbmm(hidden.repeat(q.shape[1], 1), block, k[:, :end].mT, alpha=scale)
+    seen = seen_positions(range(offset + begin, offset + end), offset + end, window)
+    hidden = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(seen.logical_not_(), float("-inf"))
+    scores = torch.baddbmm(hidden.repeat(q.shape[1], 1), block, k[:, : offset + end].mT, alpha=scale)
     return scores.softmax(dim=-1).to(q.dtype)
 
 
-def causal_attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """`CausalAttention` with the signature of transformers' attention functions: [R, T, H, D] and no weights. Where
-    there is a mask or a cache, the library's own function serves."""
-    if attention_mask is not None or query.shape[2] != key.shape[2] or not kwargs.get("is_causal", True):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    # With float32 weights autocast leaves the rotated sides in float32.
-    out = CausalAttention.apply(query.to(value.dtype), key.to(value.dtype), value, scale)
-    return out.transpose(1, 2).contiguous(), None
+class _Together:
+    """LoRA layers that are handed the same tensor: the first that is called computes for all.
+
+    Args:
+        layers: in the order in which they are called.
+    """
+
+    def __init__(self, layers: Sequence[LoraLinear]) -> None:
+        self.layers = layers
+        self._lane = threading.local()  # micro-batches may be computed side by side
+        for number, layer in enumerate(layers):
+            layer.forward = partial(self._forward, number)
+
+    def _forward(self, number: int, x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        layer = self.layers[number]
+        if layer.disable_adapters:
+            bare: torch.Tensor = layer.get_base_layer()(x)
+            return bare
+        if number == 0:
+            self._lane.read, self._lane.outs = x, _adapted(self.layers, x)
+        if getattr(self._lane, "read", None) is not x:
+            return _adapted([layer], x)[0]
+        out: torch.Tensor = self._lane.outs[number]
+        if number == len(self.layers) - 1:
+            self._lane.read = self._lane.outs = None  # they live no longer than they are needed
+        return out
 
 
-def register() -> str:
-    """Make the attention known to transformers; returns the name for `attn_implementation`."""
-    return register_attention(ATTENTION, causal_attention)
+def _adapted(layers: Sequence[LoraLinear], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    weights = [layer.get_base_layer().weight for layer in layers]
+    names = [layer.active_adapters[0] for layer in layers]
+    a, b = (
+        [getattr(layer, side)[name].weight for layer, name in zip(layers, names, strict=True)]
+        for side in SIDES
+    )
+    scales = [layer.scaling[name] for layer, name in zip(layers, names, strict=True)]
+    outs: tuple[torch.Tensor, ...] = AdaptedLinears.apply(x.to(weights[0].dtype), scales, *weights, *a, *b)
+    return outs
 
 
 def fuse_adapter(model: PreTrainedModel) -> None:
-    """Have a model's plain LoRA layers computed as above, in place; others stay as they are."""
-    for module in model.modules():
-        if isinstance(module, LoraLinear) and _plain(module):
-            module.forward = _forward_of(module)
+    """Have a model's plain LoRA layers computed as above, in place; others stay as they are. Which of them read the
+    same tensor is seen from a pass."""
+    layers = [module for module in model.modules() if isinstance(module, LoraLinear) and _plain(module)]
+    calls: list[tuple[LoraLinear, torch.Tensor]] = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda *call: calls.append((call[0], call[1][0]))) for layer in layers
+    ]
+    with torch.no_grad():
+        model.get_decoder()(input_ids=torch.tensor([[0]], device=model.device), use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    times = Counter(layer for layer, _ in calls)
+    for _, same in groupby((call for call in calls if times[call[0]] == 1), key=lambda call: id(call[1])):
+        _Together([layer for layer, _ in same])
+    for layer in layers:
+        if times[layer] != 1:  # an expert that was not asked, or a layer in several places
+            _Together([layer])
 
 
 @torch.no_grad()
@@ -193,18 +268,3 @@ def _plain(module: LoraLinear) -> bool:
         and type(module.get_base_layer()) is torch.nn.Linear
         and module.get_base_layer().bias is None
     )
-
-
-def _forward_of(module: LoraLinear) -> Any:
-    base, (name,) = module.get_base_layer(), module.active_adapters
-    a, b, scale = module.lora_A[name], module.lora_B[name], module.scaling[name]
-
-    def forward(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        if module.disable_adapters:
-            return base(x)
-        out: torch.Tensor = AdaptedLinear.apply(
-            x.to(base.weight.dtype), base.weight, a.weight, b.weight, scale
-        )
-        return out
-
-    return forward

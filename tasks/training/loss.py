@@ -14,16 +14,14 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from tasks.training.data import Encoded
+from tasks.training.packing import SHORTEST_SHARED, hidden_states
 
 # Logits that exist at once: 256 MiB in float32.
 LOGITS = 1 << 26
-# A shorter common beginning is not worth a forward pass of its own.
-SHORTEST_SHARED = 32
 
 
 def label_logprobs(
@@ -130,18 +128,16 @@ def label_states(
 ) -> torch.Tensor:
     """Last hidden states [N, H] where a label token is predicted, row after row, so that the vocabulary-wide product
     is never done over a prompt."""
-    # A layer that computes again on the way back can't read keys and values out of a cache, and the processes of a
-    # sharded model must all go through its layers equally often.
-    apart = getattr(model, "is_gradient_checkpointing", False) or isinstance(model.get_decoder(), FSDPModule)
-    shared = 0 if apart else shared_prefix(rows)
+    shared = shared_prefix(rows)
+    # A row's last token predicts nothing that is needed.
+    tokens = [[*row.prompt_ids, *row.label_ids][:-1] for row in rows]
     with autocast(model, dtype):
-        hidden = _hidden(model, rows, shared)
-    width = hidden.shape[1]
+        hidden, begins = hidden_states(model, tokens, shared)
     predicting = chain.from_iterable(
-        range(number * width + len(row.prompt_ids) - 1 - shared, number * width + row.tokens - 1 - shared)
-        for number, row in enumerate(rows)
+        range(begin - shared + len(row.prompt_ids) - 1, begin - shared + row.tokens - 1)
+        for begin, row in zip(begins, rows, strict=True)
     )
-    return hidden.flatten(0, 1)[torch.tensor(list(predicting), device=model.device)]
+    return hidden[torch.tensor(list(predicting), device=model.device)]
 
 
 def shared_prefix(rows: Sequence[Encoded]) -> int:
@@ -154,29 +150,6 @@ def shared_prefix(rows: Sequence[Encoded]) -> int:
     alike = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     shared = min(alike, *(len(prompt) - 1 for prompt in prompts))
     return shared if len(rows) > 1 and shared >= SHORTEST_SHARED else 0
-
-
-def _hidden(model: PreTrainedModel, rows: Sequence[Encoded], shared: int) -> torch.Tensor:
-    """Last hidden states [R, T, H] of all tokens but the first `shared` and each row's last.
-
-    What prompts begin with alike (instructions, rules of the game) is computed once and its keys and values
-    are repeated; gradients flow back through them. Rows are padded on the right and no padding mask is given:
-    with causal attention no real token sees the padding, and the fast attention kernels take no mask.
-    """
-    decoder, device = model.get_decoder(), model.device
-    cache = None
-    if shared:
-        prefix = torch.tensor([rows[0].prompt_ids[:shared]], device=device)
-        cache = decoder(input_ids=prefix, use_cache=True).past_key_values
-        cache.batch_repeat_interleave(len(rows))
-    width = max(row.tokens for row in rows)
-    # Any id pads, since nothing looks at it. A row's last token predicts nothing that is needed.
-    padded = [[*row.prompt_ids, *row.label_ids, *[0] * (width - row.tokens)][shared:-1] for row in rows]
-    ids = torch.tensor(padded, device=device)
-    hidden: torch.Tensor = decoder(
-        input_ids=ids, past_key_values=cache, use_cache=cache is not None
-    ).last_hidden_state
-    return hidden
 
 
 def row_coefficients(batch: Sequence[Encoded]) -> list[float]:

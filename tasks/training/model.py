@@ -10,7 +10,8 @@ from transformers.utils import logging as transformers_logging
 from schemas.config import ModelSection
 from tasks.engines.models import resolve_model
 from tasks.training.adapters import NOT_CONTENT, check_form
-from tasks.training.fused import fuse_norms, register
+from tasks.training.fused import fuse_norms
+from tasks.training.packing import use_packing
 from tasks.training.records import TrainingError
 
 
@@ -65,9 +66,10 @@ def _load(section: ModelSection, path: Path | str, dtype: torch.dtype) -> PreTra
     transformers_logging.disable_progress_bar()  # of reading and writing weights; stages have their own
     cuda = section.device == "cuda" or (section.device == "auto" and torch.cuda.is_available())
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        str(path), revision=section.revision, dtype=dtype, attn_implementation="sdpa" if cuda else register()
+        str(path), revision=section.revision, dtype=dtype
     )
     model.to("cuda" if cuda else "cpu").eval()
+    use_packing(model)
     if not cuda:
         fuse_norms(model)
     _check_head(model, section)

@@ -25,7 +25,7 @@ class StepRecord:
     grad_norm: float  # before clipping
     rows: int
     label_tokens: int
-    tokens: int  # without padding
+    tokens: int  # of all rows
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,10 @@
 """One optimizer step: the gradients of a batch's micro-batches add up to the batch's."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from itertools import groupby
 from typing import get_args
 
 import torch
@@ -19,11 +22,24 @@ ROLES = get_args(RowRole)
 
 
 def micro_batches(rows: Sequence[Encoded], size: int) -> list[list[Encoded]]:
-    """Rows of one role and like length together: their prompts begin alike, and little is padding. The longest
-    come first, so that those who share them end at about the same time."""
-    ordered = sorted(rows, key=lambda row: (row.role, row.tokens))
-    parts = [ordered[begin : begin + size] for begin in range(0, len(ordered), size)]
-    return sorted(parts, key=lambda part: sum(row.tokens for row in part), reverse=True)
+    """Rows of one role together, since their prompts begin alike, and about as many tokens in each micro-batch, since
+    those who share them, lanes or processes, wait for the last. The longest come first."""
+    parts: list[list[Encoded]] = [[] for _ in range(0, len(rows), size)]
+    tokens, begin = [0] * len(parts), 0
+    for _, same in groupby(sorted(rows, key=lambda row: row.role), key=lambda row: row.role):
+        of_role = sorted(same, key=lambda row: row.tokens, reverse=True)
+        room = Counter(place // size for place in range(begin, begin + len(of_role)))
+        least = [(tokens[number], number) for number in room]
+        heapify(least)
+        for row in of_role:
+            _, number = heappop(least)
+            parts[number].append(row)
+            tokens[number] += row.tokens
+            room[number] -= 1
+            if room[number]:
+                heappush(least, (tokens[number], number))
+        begin += len(of_role)
+    return [parts[number] for number in sorted(range(len(parts)), key=tokens.__getitem__, reverse=True)]
 
 
 def take_step(
@@ -82,8 +98,8 @@ def take_step(
                 gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         except torch.OutOfMemoryError as error:
             raise TrainingError(
-                f"step {number}: the device's memory does not hold {len(some)} rows of {some[-1].tokens} "
-                "tokens; lower micro_batch_rows of this training section"
+                f"step {number}: the device's memory does not hold {len(some)} rows with "
+                f"{sum(row.tokens for row in some)} tokens; lower micro_batch_rows of this training section"
             ) from error
         return torch.cat([losses.detach(), kl.detach()[None]]), gradients
 

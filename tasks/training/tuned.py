@@ -17,6 +17,7 @@ from tasks.training.fused import fuse_adapter
 from tasks.training.lanes import Lanes, lanes_for
 from tasks.training.lora import adapter_tensors, fresh_adapter, load_adapter, save_adapter
 from tasks.training.model import load_base, load_trainable
+from tasks.training.packing import packs
 from tasks.training.processes import ALONE, Processes, placed_as
 from tasks.training.records import TrainingError
 from tasks.training.sharding import shard_layers
@@ -81,6 +82,11 @@ def make_tuned(
         if trainer.gradient_checkpointing:
             checkpoint_layers(model)
         if sharded:
+            if not packs(model):  # rows one by one are not the same number of passes in each process
+                raise TrainingError(
+                    f"trainer.shard: {section.name} looks back by more than plain attention, which can't be sharded; "
+                    "set trainer.shard to none"
+                )
             shard_layers(model, processes)
 
     if section.train == "full":

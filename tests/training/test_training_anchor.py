@@ -50,6 +50,7 @@ class ThreeWords(nn.Module):
         self.head = nn.Linear(1, 3, bias=False)
         self.head.weight.data = torch.tensor(logits)[:, None]
         self.device = torch.device("cpu")
+        self.config = SimpleNamespace(_attn_implementation="eager")
 
     def get_output_embeddings(self) -> nn.Module:
         return self.head

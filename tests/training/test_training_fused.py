@@ -1,9 +1,13 @@
 """Layers with their own way back compute what the library's do."""
 
+import copy
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import Linear as LoraLinear
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -11,42 +15,39 @@ from tasks.training import fused
 from tasks.training.fused import CausalAttention, fuse_adapter, fuse_norms
 
 
-class TwoLayers(nn.Module):
-    """Two linear layers without a model around them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(6, 5, bias=False), nn.Linear(5, 4, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.two(torch.tanh(self.one(x)))
-        return out
-
-
-def test_an_adapted_layer_and_its_gradients_are_those_of_peft() -> None:
+def test_adapted_layers_and_their_gradients_are_those_of_peft() -> None:
+    """In a decoder, where some layers read one tensor, and others one of their own."""
+    config = LlamaConfig(
+        vocab_size=16, hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2,
+    )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
+        bare = LlamaForCausalLM(config)
         model = get_peft_model(
-            TwoLayers(), LoraConfig(r=3, lora_alpha=6, target_modules=["one", "two"], init_lora_weights=False)
+            copy.deepcopy(bare),
+            LoraConfig(r=3, lora_alpha=6, target_modules="all-linear", init_lora_weights=False),
         )
-        x = torch.randn(2, 7, 6, requires_grad=True)
-        seen = []
-        for _ in range(2):
-            out = model(x)
-            model.zero_grad()
-            x.grad = None
-            out.square().sum().backward()
-            seen.append([out, x.grad, *(p.grad for p in model.parameters() if p.requires_grad)])
-            fuse_adapter(model.base_model.model)
-    assert len(seen[0]) == 6
+    base = model.base_model.model
+    ids = torch.tensor([[1, 5, 3, 2], [4, 4, 0, 9]])
+    seen = []
+    for _ in range(2):
+        out = base(input_ids=ids).logits
+        model.zero_grad()
+        out.square().sum().backward()
+        seen.append([out, *(p.grad for p in model.parameters() if p.requires_grad)])
+        fuse_adapter(base)
+    assert len(seen[0]) == 1 + 2 * 2 * 7
     for plain, quick in zip(*seen, strict=True):
         torch.testing.assert_close(quick, plain)
     with model.disable_adapter():
-        bare = TwoLayers()
-        bare.load_state_dict(
-            {f"{n}.weight": getattr(model.base_model.model, n).base_layer.weight for n in ("one", "two")}
-        )
-        assert torch.equal(model(x), bare(x))
+        assert torch.equal(base(input_ids=ids).logits, bare(input_ids=ids).logits)
+    layer = base.model.layers[0]
+    groups = [layer.self_attn.q_proj, layer.self_attn.o_proj, layer.mlp.gate_proj, layer.mlp.down_proj]
+    assert [len(first.forward.func.__self__.layers) for first in groups] == [3, 1, 2, 1]
+    x, y = torch.randn(3, 8), torch.randn(3, 8)
+    layer.mlp.gate_proj(x)
+    torch.testing.assert_close(layer.mlp.up_proj(y), LoraLinear.forward(layer.mlp.up_proj, y))
 
 
 @pytest.mark.parametrize("kept", [0, 1024])
