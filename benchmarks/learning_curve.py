@@ -33,7 +33,7 @@ SEEDS = (0, 1, 2)
 # Map sets on which the evaluator's rule (no longer than the straight way) can reach the verdict's bar at all: with
 # exact futures its AUROC on the first 24 held-out maps is .961, .956 and .955; on sets 0 and 1 it is .93.
 MAP_SEEDS = (2, 3, 4)
-RFT_STEPS = 13_000  # NLAC takes 11 thousand
+RFT_STEPS = 16_000  # NLAC takes 11 thousand
 LAST = 3  # iterations that a run's final figures are the mean of
 DATA = OUT / "learning"
 
@@ -82,8 +82,8 @@ def run_job(one: Job) -> list[Measured]:
 
 def rft_job(seed: int) -> Job:
     """Rejection fine-tuning, from the same model, with more environment steps than NLAC takes."""
-    # Of 2, 4 and 8 epochs those that make it strongest at NLAC's number of environment steps, as NLAC has its own.
-    alike = {"algorithm": "rft", "improvement": {"from_iteration": 0}, "policy": {"epochs": 8}}
+    # Of 2, 4 and 8 epochs, 4 made this baseline strongest at NLAC's number of environment steps (seed 0).
+    alike = {"algorithm": "rft", "improvement": {"from_iteration": 0}, "policy": {"epochs": 4}}
     return replace(job(f"rft-{seed}", seed, **alike), at_least_steps=RFT_STEPS, critic_measured=())
 
 
