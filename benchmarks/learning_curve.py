@@ -181,7 +181,7 @@ def plot(measured: dict[str, list[Measured]], path: Path) -> None:
 
 Processes = Annotated[int, typer.Option(help="runs side by side, one thread each")]
 CORES = len(os.sched_getaffinity(0))
-# With NLAC's two it learns nothing in as many environment steps; with 8 it learns sooner and ends no higher.
+# With NLAC's two it learns hardly anything in as many environment steps; with 8 it learns sooner and ends no higher.
 Epochs = Annotated[int, typer.Option(help="passes of rejection fine-tuning over its rows in each iteration")]
 
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import torch
 import typer
-from peft import LoraConfig, get_peft_model
 from peft.helpers import disable_input_dtype_casting
 from transformers import AutoModelForCausalLM
 
 from benchmarks.checks import print_figures, write_checks
 from schemas.config import ModelSection
 from tasks.engines.models import resolve_model
+from tasks.training.lora import fresh_adapter
 from tasks.training.loss import autocast
 from tasks.training.packing import hidden_states
 from tasks.training.tuned import make_tuned
@@ -50,14 +50,7 @@ def main(model: str = ModelSection().name, passes: int = 6) -> None:
     plain = AutoModelForCausalLM.from_pretrained(
         str(resolve_model(section)), dtype=torch.bfloat16, attn_implementation="eager"
     )
-    lora = section.lora
-    adapted = get_peft_model(
-        plain,
-        LoraConfig(
-            r=lora.r, lora_alpha=lora.alpha, target_modules=lora.target_modules, task_type="CAUSAL_LM"
-        ),
-        autocast_adapter_dtype=False,
-    )
+    adapted = fresh_adapter(plain, section, seed=0).to(torch.bfloat16)
     decoder = adapted.get_base_model().get_decoder()
     compiled = torch.compile(decoder)
 

@@ -9,6 +9,7 @@ All layers but attention see such a sequence as any other. Attention lays rows o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -175,21 +176,21 @@ def packed_attention(
     Returns:
         [R, T, H, D] or [1, N, H, D], and no attention weights.
     """
-    attend = attend_last if query.device.type == "cpu" else library_attend_last
+    attend = partial(attend_last, module, fused=query.device.type == "cpu", **kwargs)
     if packing is None:
-        return attend(module, query, key, value, **kwargs).contiguous(), None
+        return attend(query, key, value).contiguous(), None
     sides = [side[0].transpose(0, 1) for side in (query, key, value)]  # [N, heads, D]
     firsts, *groups = zip(*(side.split([packing.shared, *packing.sizes]) for side in sides), strict=True)
     first_query, first_key, first_value = (first.transpose(0, 1)[None] for first in firsts)
     out = []
     if packing.shared:
-        out.append(attend(module, first_query, first_key, first_value, **kwargs)[0])
+        out.append(attend(first_query, first_key, first_value)[0])
     for group, own in zip(packing.groups, groups, strict=True):
         query, key, value = map(group.side_by_side, own)
         if packing.shared:
             key = torch.cat([first_key.expand(len(key), -1, -1, -1), key], dim=2)
             value = torch.cat([first_value.expand(len(value), -1, -1, -1), value], dim=2)
-        out.append(group.one_behind_the_other(attend(module, query, key, value, **kwargs)))
+        out.append(group.one_behind_the_other(attend(query, key, value)))
     return torch.cat(out)[None], None
 
 
@@ -198,6 +199,8 @@ def attend_last(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    *,
+    fused: bool,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **kwargs: Any,
@@ -209,6 +212,8 @@ def attend_last(
         query: [R, H, T, D].
         key: [R, G, L, D].
         value: as key.
+        fused: by `CausalAttention`, for a CPU; else by the library's function, and so by a GPU's kernels, the fastest
+            of which take no mask.
         scaling: factor on the products; None is 1/sqrt(D).
         sliding_window: how many positions a query sees, its own counted; None: all up to its own.
         kwargs: for the library's own function.
@@ -216,23 +221,12 @@ def attend_last(
     Returns:
         [R, T, H, D].
     """
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    # With float32 weights autocast leaves the rotated sides in float32.
-    query, key = query.to(value.dtype), key.to(value.dtype)
-    out: torch.Tensor = CausalAttention.apply(query, key, value, scale, sliding_window)
-    return out.transpose(1, 2)
-
-
-def library_attend_last(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """As `attend_last`, by the library's function and so by a GPU's kernels, the fastest of which take no mask."""
+    if fused:
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        # With float32 weights autocast leaves the rotated sides in float32.
+        query, key = query.to(value.dtype), key.to(value.dtype)
+        out: torch.Tensor = CausalAttention.apply(query, key, value, scale, sliding_window)
+        return out.transpose(1, 2)
     length, keys = query.shape[2], key.shape[2]
     mask = None
     if length < keys or (sliding_window is not None and sliding_window < keys):

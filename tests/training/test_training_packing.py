@@ -28,7 +28,6 @@ from tasks.training.data import Encoded
 from tasks.training.packing import (
     attend_last,
     hidden_states,
-    library_attend_last,
     like_lengths,
     packs,
     use_packing,
@@ -128,8 +127,8 @@ def test_a_gpu_computes_the_same_attention_by_the_library(length: int, window: i
         weights = torch.randn(2, length, 6, 8)
     module = SimpleNamespace(num_key_value_groups=3, is_causal=True)
     seen = []
-    for attend in (attend_last, library_attend_last):
-        out = attend(module, *sides, scaling=0.3, sliding_window=window)  # type: ignore[arg-type]
+    for fused in (True, False):
+        out = attend_last(module, *sides, fused=fused, scaling=0.3, sliding_window=window)  # type: ignore[arg-type]
         seen.append([out, *torch.autograd.grad((out * weights).sum(), sides)])
     for ours, theirs in zip(*seen, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
