@@ -1,8 +1,9 @@
 """One thread that computes what many asyncio tasks ask for, a batch at a time.
 
-Requests that arrive while a batch runs join the next one, or this one, if the computation asks for more. A job's
-future is filled as soon as its own result is known, so no caller waits for the slowest of its batch. A batch that
-fails fails its own jobs and nothing else.
+A batch begins when the event loop whose tasks ask has come to rest: what it is made of follows from what was asked,
+not from how fast the machine was. Requests that arrive while a batch runs join the next one, or this one, if the
+computation asks for more. A job's future is filled as soon as its own result is known, so no caller waits for the
+slowest of its batch. A batch that fails fails its own jobs and nothing else.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from tasks.engines.base import EngineError
 
 logger = logging.getLogger(__name__)
 
-QUIET_S = 0.01  # a batch starts when no job has come for this long: asyncio tasks submit one by one
-LINGER_S = 0.2  # ... or when the thread has been waiting this long
+QUIET_S = 0.01  # an event loop rests when no job has come for this long: answers from threads and processes
+LINGER_S = 0.2  # ... of which no more is awaited after this long
+TURNS = (
+    32  # ... and for as many turns of the loop: a task's way from an answer to its next request takes a few
+)
 
 
 @dataclass(eq=False)
@@ -76,10 +80,14 @@ class BatchWorker:
         self._compute = compute
         self._pending: list[Job] = []
         self._running: list[Job] = []
-        self._last_arrival = 0.0
+        self._arrived = 0
+        self._loop: asyncio.AbstractEventLoop | None = None  # whose tasks ask
+        self._watched: asyncio.AbstractEventLoop | None = None  # the loop that will tell when it rests
+        self._resting: asyncio.Task[None] | None = None
+        self._rests = False
         self._closing = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property
@@ -97,7 +105,8 @@ class BatchWorker:
             if self._closing:
                 raise EngineError("the engine is closed")
             self._pending.append(job)
-            self._last_arrival = time.monotonic()
+            self._arrived += 1
+            self._loop = asyncio.get_running_loop()
             self._changed.notify()
         return await asyncio.wrap_future(job.future)
 
@@ -124,7 +133,7 @@ class BatchWorker:
             self._changed.notify()
         self._thread.join()
 
-    def _loop(self) -> None:
+    def _run(self) -> None:
         while batch := self._next_batch():
             self._running = list(batch)
             try:
@@ -144,18 +153,49 @@ class BatchWorker:
 
     def _next_batch(self) -> list[Job]:
         """Blocks until there is something to compute; empty when closing."""
-        free = time.monotonic()
         with self._changed:
             while not self._closing:
                 self._forget_cancelled()
-                if not self._pending:
+                rested, self._rests = (
+                    self._rests,
+                    False,
+                )  # the answers of a batch wake those who wait for them
+                if self._pending and rested:
+                    if batch := self._take(choose(self._pending)):
+                        return batch
+                elif self._pending and self._watched is not self._loop:
+                    self._watch()
+                else:
                     self._changed.wait()
-                    free = time.monotonic()
-                elif (wait := self._settling(free)) > 0:
-                    self._changed.wait(wait)
-                elif batch := self._take(choose(self._pending)):
-                    return batch
             return []
+
+    def _watch(self) -> None:
+        """Have the loop say when it rests. What was handed to it before, such as answers, comes first."""
+        loop = self._watched = self._loop
+        assert loop is not None
+
+        def begin() -> None:
+            self._resting = loop.create_task(self._rest(loop))
+
+        try:
+            loop.call_soon_threadsafe(begin)
+        except RuntimeError:  # closed: nobody waits for these jobs any more
+            self._watched, self._rests = None, True
+
+    async def _rest(self, loop: asyncio.AbstractEventLoop) -> None:
+        began, seen = time.monotonic(), -1
+        try:
+            while seen != self._arrived:
+                seen = self._arrived
+                if time.monotonic() < began + LINGER_S:
+                    await asyncio.sleep(QUIET_S)
+                for _ in range(TURNS):
+                    await asyncio.sleep(0)
+        finally:
+            with self._changed:
+                if self._watched is loop:
+                    self._watched, self._rests = None, True
+                self._changed.notify()
 
     def _forget_cancelled(self) -> None:
         self._pending = [job for job in self._pending if not job.future.cancelled()]
@@ -165,11 +205,3 @@ class BatchWorker:
         taken = set(map(id, chosen))
         self._pending = [job for job in self._pending if id(job) not in taken]
         return [job for job in chosen if job.future.set_running_or_notify_cancel()]
-
-    def _settling(self, free: float) -> float:
-        """Seconds yet to wait for more jobs; callers of the last batch are about to submit their next
-        ones."""
-        if len(self._pending) >= self._pending[0].rows:
-            return 0.0
-        now = time.monotonic()
-        return min(max(self._last_arrival, free) + QUIET_S, free + LINGER_S) - now

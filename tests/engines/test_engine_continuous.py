@@ -10,8 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from schemas.config import EngineSection, ModelSection
 from tasks.engines import prefixes as prefixes_module
-from tasks.engines.base import Adapter, Completion, EngineError, Message, Request, Sampling
-from tasks.engines.batching import BatchWorker, Job
+from tasks.engines.base import Adapter, Completion, Message, Request, Sampling
 from tasks.engines.prefixes import BLOCK, Prefixes, Text, shared
 from tasks.engines.slots import SlotCache
 from tasks.engines.transformers_engine import TransformersEngine
@@ -146,24 +145,3 @@ def test_finished_rows_give_way_when_memory_is_full(
     assert known.find(Text("other", texts[1].tokens)) == (None, 0)
     known.drop(found)
     assert shared(texts[1], known) == 0
-
-
-def test_a_computation_that_fails_fails_those_who_joined_it_too() -> None:
-    def compute(jobs: list[Job]) -> None:
-        jobs += worker.more(jobs[0], 5, lambda job: job.payload)
-        taken.append([job.payload for job in jobs])
-        raise ValueError("broken")
-
-    def job(payload: int, group: str) -> Job:
-        return Job(payload, group, (0,), rows=1)
-
-    async def checks() -> None:
-        asked = [worker.submit(one) for one in (job(9, "a"), job(8, "a"), job(3, "b"), job(7, "a"))]
-        results = await asyncio.gather(*asked, return_exceptions=True)
-        assert all(isinstance(r, EngineError) and "broken" in str(r) for r in results)
-
-    taken: list[list[int]] = []
-    worker = BatchWorker(compute, "test")
-    asyncio.run(checks())
-    worker.close()
-    assert sorted(taken) == [[3], [9, 7, 8]]
