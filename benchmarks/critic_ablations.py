@@ -17,13 +17,12 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.checks import OUT, machine, write_checks
-from benchmarks.guess_number import configured, critic_fidelity, demonstrated
+from benchmarks.guess_number import configured, critic_fidelity, demonstrated, run_stages
 from benchmarks.lake_run import measuring
 from schemas.config import Config
 from storage.store import Committed, Store
 from tasks.export import committed_adapter, export_policy, find_policy
-from tasks.iterations import begin_iteration, run_iteration
-from tasks.running import run_stage
+from tasks.iterations import run_iteration
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "whole": {},
@@ -32,14 +31,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 STAGES = ("bellman-targets", "cot-correction", "critic-sft")
 LABELS = ("leak_before", "leak_after")
-
-
-async def run_stages(store: Store, config: Config, stages: tuple[str, ...]) -> Committed:
-    """Run stages of iteration 0, or reuse them; returns the last one's folder."""
-    with store.lock(config.run, "critic ablations"):
-        begin_iteration(store, config, 0)
-        results = [await run_stage(store, config, stage, 0) for stage in stages]
-    return results[-1].committed
 
 
 async def warm_started(store: Store, data: Path, file: Path) -> tuple[Path, Committed]:

@@ -4,8 +4,8 @@
 
 Runs configs/guess_number_smollm2.yaml in this process through the program's own stages: demonstrations from random
 play, the warm start, its policy evaluated (algorithm react), then as many iterations as are begun before the minutes
-are over; started again, it goes on. Each policy plays the same games with the same seeds. What is printed, and written
-to benchmarks/out/guess_number.json, is a table without bars: a null result is a result.
+are over, evaluations included; started again, it goes on. Each policy plays the same games with the same seeds. What
+is printed, and written to benchmarks/out/guess_number.json, is a table without bars: a null result is a result.
 """
 
 import asyncio
@@ -29,15 +29,16 @@ from storage.store import Committed, Store
 from tasks.context import StageContext
 from tasks.environments.guess_number import HINT, demonstrations
 from tasks.formats import read_action
-from tasks.iterations import run_iteration
+from tasks.iterations import begin_iteration, run_iteration
 from tasks.leaks import SOURCE_OF_TARGET, find_leaks
 from tasks.pipeline import stages_of
 from tasks.roles import predict_futures
+from tasks.running import run_stage
 
 CONFIG = "configs/guess_number_smollm2.yaml"
 NUMBER = re.compile(r"\[(\d+)\]")
 JUDGED = 128
-ROWS = 80  # demonstrations of each role
+ROWS = 160  # demonstrations of each role
 
 
 @dataclass
@@ -180,6 +181,14 @@ def configured(file: Path, **changes: object) -> Config:
     return Config.model_validate({**content, **changes})
 
 
+async def run_stages(store: Store, config: Config, stages: tuple[str, ...]) -> Committed:
+    """Run stages of iteration 0, or reuse them; returns the last one's folder."""
+    with store.lock(config.run, "benchmark"):
+        begin_iteration(store, config, 0)
+        results = [await run_stage(store, config, stage, 0) for stage in stages]
+    return results[-1].committed
+
+
 async def experiment(data: Path, file: Path, minutes: float) -> None:
     """Warm start on a file of demonstrations, its evaluation, iterations; a line each."""
     store = Store(data)
@@ -192,6 +201,7 @@ async def experiment(data: Path, file: Path, minutes: float) -> None:
     baseline = dict(evaluated.scan("episodes").select("task_id", "success").collect().rows())
     rows = [await measure(store, react, 0, baseline, "warm start")]
     print(line(rows[0]), flush=True)
+    await run_stages(store, config, ("warm-start",))
     clock, iteration = time.monotonic(), 0
     while time.monotonic() - clock < 60 * minutes:
         await run_iteration(store, config, iteration)
