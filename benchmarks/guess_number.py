@@ -55,6 +55,11 @@ class Measured:
         hints: share of predicted futures that name the hint which then followed.
         best_hints: the share that naming the likelier hint would have got right.
         malformed: share of predicted futures without their format.
+        drift, kl: of the policy from the base model on general prompts, nats a token (`tasks.retention`).
+        label_next, label_future: shares of the words of this iteration's labels that come from s' or r alone and from
+            d' alone (`tasks.discounting`); None for the warm start.
+        optimal, changed: shares of judged actions that the evaluator calls optimal, and of distilled ones that
+            refinement has changed; None likewise.
         seconds: of its stages, the warm start (in iteration 0) and the evaluation included.
     """
 
@@ -70,7 +75,21 @@ class Measured:
     hints: float
     best_hints: float
     malformed: float
+    drift: float
+    kl: float
+    label_next: float | None
+    label_future: float | None
+    optimal: float | None
+    changed: float | None
     seconds: float
+
+
+OF_STAGES = {
+    "label_next": ("cot-correction", "discount_next"),
+    "label_future": ("cot-correction", "discount_future"),
+    "optimal": ("critique", "optimal_share"),
+    "changed": ("refinement", "changed_share"),
+}
 
 
 def mcnemar(won: int, lost: int) -> float:
@@ -151,27 +170,37 @@ async def measure(
     lost = sum(baseline[task] and not games[task] for task in games)
     async with measuring(store, config, iteration) as ctx:
         critic = await critic_fidelity(ctx, made)
-    stages = (store.committed(config.run, stage, iteration) for stage in stages_of(config, iteration))
-    seconds = sum(done.manifest.seconds for done in stages if done)
+    found = {stage: store.committed(config.run, stage, iteration) for stage in stages_of(config, iteration)}
+    stages = {stage: done.manifest for stage, done in found.items() if done}
+    told = {
+        name: stages[stage].metrics.get(metric) if stage in stages else None
+        for name, (stage, metric) in OF_STAGES.items()
+    }
     return Measured(
-        name, row["success_rate"], row["success_low"], row["success_high"], row["invalid_action_rate"],
-        row["mean_turns"], won, lost, mcnemar(won, lost), critic.hints, critic.best_hints, critic.malformed, seconds,
+        name=name, success=row["success_rate"], low=row["success_low"], high=row["success_high"],
+        invalid=row["invalid_action_rate"], turns=row["mean_turns"], won_alone=won, lost_alone=lost,
+        p=mcnemar(won, lost), hints=critic.hints, best_hints=critic.best_hints, malformed=critic.malformed,
+        drift=made.manifest.metrics["retention_drift"], kl=made.manifest.metrics["retention_kl"],
+        seconds=sum(manifest.seconds for manifest in stages.values()), **told,
     )  # fmt: skip
 
 
 def line(m: Measured) -> str:
     """A row of the table, as Markdown."""
+    told = (m.label_next, m.label_future, m.optimal, m.changed)
+    stages = " | ".join("" if share is None else f"{share:.2f}" for share in told)
     return (
         f"| {m.name} | {m.success:.3f} ({m.low:.3f}-{m.high:.3f}) | {m.invalid:.3f} | {m.turns:.1f} | "
         f"+{m.won_alone} -{m.lost_alone} (p {m.p:.2g}) | {m.hints:.2f} of {m.best_hints:.2f} | {m.malformed:.2f} | "
-        f"{m.seconds:.0f} |"
+        f"{m.drift:.2f}, {m.kl:.2f} | {stages} | {m.seconds:.0f} |"
     )
 
 
-HEAD = (
-    "| policy | success | invalid | turns | against warm start | hints foreseen | malformed | seconds |\n"
-    "|---|---|---|---|---|---|---|---|"
-)
+COLUMNS = (
+    "policy", "success", "invalid", "turns", "against warm start", "hints foreseen", "malformed", "drift, KL",
+    "label from s'", "label from d'", "optimal", "changed", "seconds",
+)  # fmt: skip
+HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 
 def configured(file: Path, **changes: object) -> Config:

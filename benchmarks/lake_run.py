@@ -173,7 +173,7 @@ async def measure(store: Store, config: Config, iteration: int, *, critic: bool)
 
 async def _measure_critic(ctx: StageContext, lakes: Sequence[Lake], found: Measured) -> None:
     """Rank of the predicted values within a state, AUROC of the verdict on single futures, malformed share."""
-    k = ctx.config.improvement.futures
+    k = ctx.config.futures
     gamma = FrozenLake(**ctx.config.environment.options).gamma
 
     async def one(lake: Lake, cell: int, action: str) -> tuple[float, float, float]:

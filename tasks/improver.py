@@ -65,17 +65,20 @@ class Improver:
             row = row.model_copy(update={"generation": answer.generation, "reasoning": answer.reasoning})
             if answer.error:
                 row = row.model_copy(update={"status": "engine_error", "error": answer.error})
-            if rounds == 1 or row.status != "ok":
+            if row.status == "ok" and rounds == 1:
                 await self._finish(row)
                 return self.made
-            judged = await self._judge(row, round_)
-            if judged is None or judged.optimal:
+            judged, row = await self._judge(row, round_) if row.status == "ok" else (None, row)
+            if judged is not None and judged.optimal:
                 await self._finish(row)
                 return self.made
             self.made.refinements.append(row)
+            if judged is None:
+                break
             attempts.append(_Attempt(judged, row))
             answers_to = self.made.critiques[-1].critique_id
-        await self._choose(attempts, rounds + 1, answers_to)
+        if len(attempts) > 1:
+            await self._choose(attempts, round_ + 1, answers_to)
         return self.made
 
     def _id(self, round_: int) -> str:
@@ -101,8 +104,8 @@ class Improver:
             answers_to=answers_to,
         )
 
-    async def _judge(self, row: Refinement, round_: int) -> Judged | None:
-        """Critique a refinement; None when its verdict can't be used."""
+    async def _judge(self, row: Refinement, round_: int) -> tuple[Judged | None, Refinement]:
+        """Critique a refinement. Without a verdict that can be read it is no attempt: status unjudged."""
         candidate = Candidate(
             "refined",
             row.action_text,
@@ -116,9 +119,11 @@ class Improver:
         self.made.critiques.append(judgement.critique)
         self.made.futures.extend(judgement.futures)
         self.privileged += [judgement.critique.critique, *(f.description for f in judgement.futures)]
-        if judgement.critique.status != "ok":
-            return None
-        return Judged(row.action_text, bool(judgement.critique.optimal), judgement.critique.critique)
+        critique = judgement.critique
+        if critique.status != "ok":
+            fault = f"its critique has the status {critique.status}: {critique.error}"
+            return None, row.model_copy(update={"status": "unjudged", "error": fault})
+        return Judged(row.action_text, bool(critique.optimal), critique.critique), row
 
     async def _choose(self, attempts: list[_Attempt], round_: int, answers_to: str) -> None:
         """The final choice among the tried actions."""

@@ -109,7 +109,7 @@ async def _foresee(
     """d1..dk ~ M_theta(.|s,a) with the new critic; without a critic, k rollouts of the policy."""
     if not ctx.config.has_critic:
         return await play_futures(ctx, task, state, candidate.text, candidate.parsed.action, critique_id)
-    count = ctx.config.improvement.futures
+    count = ctx.config.futures
     drawn = await predict_futures(ctx, state, candidate.text, count, use="critic", item=critique_id)
     return [
         _future_row(ctx, critique_id, number, answer, described)

@@ -32,7 +32,7 @@ def plan(config: Config) -> list[PlanRow]:
     reached."""
     roles, drawn = config.roles, config.replay.transitions
     states = min(config.improvement.states, drawn)
-    k, m = config.improvement.futures, config.improvement.rounds
+    k, m = config.futures, config.improvement.rounds
     turns = config.rollout.max_steps
     distilled = _distilled(config)
     judged = states * m if m > 1 else 0

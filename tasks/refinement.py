@@ -1,9 +1,11 @@
 """Stage refinement: a_r ~ pi_r(.|s, earlier (action, critique) pairs), its thought corrected, its validity
 checked.
 
-An action judged optimal is kept without a call: it anchors the policy where it is good. With m > 1 rounds
-each refinement is critiqued and refined again, and after the last critique a final choice picks among the
-tried actions. Algorithm nlql refines nothing: the best of its sampled actions is the proposal (`tasks.selection`).
+An action judged optimal is kept without a call: it anchors the policy where it is good. With m > 1 rounds each
+refinement is critiqued and refined again, and after the last critique a final choice picks among the tried
+actions. A refinement that the environment would not accept, or whose verdict can't be read, ends the rounds:
+the choice is among those before it, and where there is none nothing is distilled. Algorithm nlql refines
+nothing: the best of its sampled actions is the proposal (`tasks.selection`).
 """
 
 from schemas.rows import Critique, Future, Refinement
@@ -73,7 +75,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 STAGE = Stage(
     name="refinement",
-    version=6,
+    version=7,
     pool="inference",
     tables=(Refinement, Critique, Future),
     config=(

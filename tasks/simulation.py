@@ -18,7 +18,7 @@ from tasks.transcript import Ending, Transcript, write_transcript
 async def play_futures(
     ctx: StageContext, task: Task, state: State, text: str, action: str, critique_id: str
 ) -> list[Future]:
-    """Play `improvement.futures` episodes on from (s, a), each with random streams of its own.
+    """Play k episodes on from (s, a), each with random streams of its own.
 
     Args:
         ctx: the stage's context; its inputs hold the adapter "policy".
@@ -28,7 +28,7 @@ async def play_futures(
         action: the environment action in it.
         critique_id: the judgement that reads them.
     """
-    numbers = range(ctx.config.improvement.futures)
+    numbers = range(ctx.config.futures)
     return list(
         await asyncio.gather(*(_play_future(ctx, task, state, text, action, critique_id, n) for n in numbers))
     )

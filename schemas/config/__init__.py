@@ -144,6 +144,11 @@ class Config(Section):
         """Whether the algorithm trains a successor."""
         return self.algorithm in WITH_CRITIC
 
+    @property
+    def futures(self) -> int:
+        """k, with the default resolved: futures or, in self_distillation, rollouts that a critique reads."""
+        return self.improvement.futures or (4 if self.algorithm == "self_distillation" else 1)
+
     def mix(self, stage: Literal["critic", "policy", "warm_start"]) -> float:
         """Share of the other role's rows in a batch, with the default resolved; 0 without a critic."""
         if not self.has_critic or stage == "warm_start":

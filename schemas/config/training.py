@@ -165,9 +165,10 @@ class ImprovementSection(Section):
     action: Literal["fresh", "replayed"] = Field(
         "fresh", description="the action to improve: a ~ pi(.|s), or a of replay"
     )
-    futures: PositiveInt = Field(
-        1, description="k, futures a critique reads; with algorithm self_distillation, rollouts (paper: 4)"
-    )
+    futures: PositiveInt | None = Field(
+        None, description="k, futures a critique reads; with algorithm self_distillation, rollouts; empty: 1, and 4 "
+        "rollouts (the paper's)"
+    )  # fmt: skip
     rounds: PositiveInt = Field(1, description="m, refinement rounds; nlql has none")
     actions: PositiveInt = Field(4, description="algorithm nlql alone: actions sampled at a state")
     from_iteration: int = Field(
