@@ -224,15 +224,20 @@ def controls(processes: Processes = CORES) -> None:
     with ThreadPoolExecutor(processes) as pool:
         bad = list(pool.map(run_job, (shuffled, frozen)))
         same = list(pool.map(run_job, twins))
-    checks = []
-    for one, measured in zip((shuffled, frozen), bad, strict=True):
-        checks += [
-            check(f"{one.name}_rank", final(measured, "rank"), "<=", 0.65),
-            check(f"{one.name}_success", final(measured, "sampled_success"), "<=", 0.15),
-        ]
     identical = same[0] == same[1] and digests(twins[0]) == digests(twins[1])
-    checks.append(check("same_seed_identical", float(identical), "==", 1))
+    checks = control_checks(dict(zip(("shuffled", "frozen_target"), bad, strict=True)), identical)
     finish("Controls", checks, time.monotonic() - began)
+
+
+def control_checks(controls: dict[str, list[Measured]], identical: bool) -> list[Check]:
+    """The bars of the controls: what must not learn, by name, and whether the twins are one another's."""
+    checks = []
+    for name, measured in controls.items():
+        checks += [
+            check(f"control_{name}_rank", final(measured, "rank"), "<=", 0.65),
+            check(f"control_{name}_success", final(measured, "sampled_success"), "<=", 0.15),
+        ]
+    return [*checks, check("same_seed_identical", float(identical), "==", 1)]
 
 
 def digests(one: Job) -> dict[str, str]:

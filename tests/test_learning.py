@@ -1,15 +1,19 @@
 """Half of the proof of learning, and a control that must not pass it: the same runs as `make learn` makes."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from benchmarks.baselines import baseline_figures, baseline_jobs
+from benchmarks.checks import check
 from benchmarks.lake_run import Measured, configure
 from benchmarks.learning_curve import (
     ITERATIONS,
     SMOKE,
+    control_checks,
+    finish,
     job,
     proof_checks,
     run_chain,
@@ -61,6 +65,39 @@ def test_every_bar_can_be_missed() -> None:
     assert weak == ["rft_healthy"]
     close = [c.name for c in proof_checks(good, [_run(0.86)] * 3, chain) if not c.ok]
     assert close == ["margin_over_rft_median", "margin_over_rft_min"]
+    for figure, value in (
+        ("sampled_success", 0.8), ("optimal_states", 0.92), ("rank", 0.91), ("verdict_auroc", 0.91), ("malformed", 0.03)
+    ):  # fmt: skip
+        spoilt = _run(
+            **{"sampled": 0.9, figure: value} if figure != "sampled_success" else {"sampled": value}
+        )
+        checks = proof_checks([spoilt, spoilt, good[0]], [_run(0.5)] * 3, chain)
+        name = {"rank": "rank_qstar"}.get(figure, figure)
+        assert [c.name for c in checks if not c.ok] == [f"{name}_median"]
+
+
+def test_controls_are_held_to_their_bars() -> None:
+    chance = _run(0.1, rank=0.5)
+    assert all(c.ok for c in control_checks({"shuffled": chance, "frozen_target": chance}, True))
+    for learned, missed in ((_run(0.1, rank=0.66), "rank"), (_run(0.16, rank=0.5), "success")):
+        checks = control_checks({"shuffled": chance, "frozen_target": learned}, True)
+        assert [c.name for c in checks if not c.ok] == [f"control_frozen_target_{missed}"]
+    [twins] = [c for c in control_checks({}, False) if not c.ok]
+    assert twins.name == "same_seed_identical"
+
+
+def test_a_missed_bar_ends_the_command_and_stays_in_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("benchmarks.checks.OUT", tmp_path)
+    finish("Controls", [check("same_seed_identical", 1, "==", 1)], 60.0)
+    with pytest.raises(SystemExit, match="bars missed: chain_exact"):
+        finish("FrozenLake", [check("chain_exact", 0, "==", 1), check("rft_healthy", 0.5, ">=", 0.45)], 60.0)
+    finish("Controls", [check("same_seed_identical", 1, "==", 1)], 60.0)
+    written = json.loads((tmp_path / "learning_curve.json").read_text())["checks"]
+    assert {c["name"]: c["ok"] for c in written} == {
+        "chain_exact": False, "rft_healthy": True, "same_seed_identical": True,
+    }  # fmt: skip
 
 
 def test_baselines_have_the_settings_of_nlac_but_for_what_they_are(tmp_path: Path) -> None:

@@ -144,6 +144,24 @@ def test_priorities_are_the_bound_on_the_kl_or_say_that_they_are_not(
         assert (rows["critic_logprob"] < 0).all()
 
 
+def test_a_draw_by_priority_weighs_the_loss_of_its_row(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config(replay={"transitions": 16, "alpha": 0.6, "beta": 0.4})
+    iterate(config)
+    iterate(config)
+    samples = table(store, "bellman-targets", "replay_samples", 1)
+    candidates = sum(table(store, "rollout", "transitions", i).height for i in (0, 1))
+    raw = (candidates * samples["probability"]) ** -0.4
+    assert samples["weight"].to_list() == pytest.approx((raw / raw.max()).to_list())
+    trained = table(store, "critic-sft", "training_rows", 1).filter(role="critic", stage="critic-sft")
+    joined = trained.join(
+        table(store, "bellman-targets", "bellman_targets", 1), left_on="source_id", right_on="target_id"
+    ).join(samples, on="sample_id", suffix="_drawn")
+    assert joined.height == trained.height == 16 and joined["weight"].n_unique() > 2
+    assert joined["weight"].equals(joined["weight_drawn"])
+
+
 def test_an_optimal_action_is_kept_without_a_call_and_others_are_refined(
     store: Store, make_config: Callable[..., Config], iterate: Iterate
 ) -> None:

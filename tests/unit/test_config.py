@@ -141,6 +141,14 @@ def test_the_data_root_is_where_one_says(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert data_root(str(tmp_path / "b")) == tmp_path / "b"
 
 
+def test_a_critique_reads_one_future_or_four_rollouts_unless_it_says_how_many() -> None:
+    shipped = load_config().model_dump()
+    assert Config.model_validate(shipped).futures == 1
+    assert Config.model_validate({**shipped, "algorithm": "self_distillation"}).futures == 4
+    shipped["improvement"]["futures"] = 2
+    assert Config.model_validate({**shipped, "algorithm": "self_distillation"}).futures == 2
+
+
 def test_separate_parameters_mix_nothing_and_shared_a_quarter() -> None:
     assert Config().mix("critic") == 0.25
     assert Config.model_validate(yaml.safe_load("parameters: separate")).mix("critic") == 0.0
