@@ -32,5 +32,21 @@ def test_the_lineage_query_joins_a_distilled_action_back_to_its_transition(
         assert all(row[columns.index(column)] is not None for row in found), column
 
 
+def test_the_query_of_the_proof_shows_improved_actions(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(make_config(run="nlac-0", improvement={"states": 6, "futures": 2}))
+    readme = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
+    (query,) = re.findall(
+        r'^nlac sql --data benchmarks/out/learning .*?"(.*?)"$', readme, re.DOTALL | re.MULTILINE
+    )
+    with connect(store) as database:
+        found = database.execute(query).fetchall()
+    assert len(found) > 1
+    for observation, judged, futures, critique, refined in found:
+        assert observation and critique and len(futures) == 2
+        assert judged != refined, "only changed actions are asked for"
+
+
 def test_no_placeholder_is_left() -> None:
     assert "@@" not in (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,24 +1,17 @@
 """The openai backend against a real server on this machine: a small application in front of a real engine."""
 
 import asyncio
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from fastapi import FastAPI
-from fastapi import Request as HttpRequest
-from fastapi.responses import JSONResponse
 
 from schemas.config import EngineSection, ModelSection
 from tasks.engines import EngineConfigError, build_engine, check_engine
 from tasks.engines.base import (
     Adapter,
     Completion,
-    Engine,
     EngineError,
     Message,
     Request,
@@ -26,89 +19,10 @@ from tasks.engines.base import (
     ScoreRequest,
     ToolCall,
 )
-from tasks.engines.chat import load_chat_tokenizer
 from tasks.engines.replies import Call, read_calls, split_reasoning
+from tests.support.openai_server import KEY, served
 
-KEY = "sk-secret-of-this-test"
 QUESTION = (Message(role="user", content="Name a number."),)
-
-
-def application(engine: Engine, model: Path, seen: list[dict[str, Any]]) -> FastAPI:
-    """What of an OpenAI-compatible vLLM server the backend uses."""
-    app, tokenizer = FastAPI(), load_chat_tokenizer(model)
-
-    @app.post("/v1/chat/completions")
-    async def chat(http: HttpRequest) -> Any:
-        body = await http.json()
-        seen.append({"body": body, "authorization": http.headers.get("authorization")})
-        if body["messages"][-1]["content"] == "fail":
-            return JSONResponse({"error": {"message": f"refused, key was {KEY}"}}, status_code=400)
-        if body["messages"][-1]["content"] == "think":
-            return _taken_apart(body["model"])
-        sampling = Sampling(
-            body["temperature"],
-            body["top_p"],
-            body["max_tokens"],
-            body["seed"],
-            tuple(body.get("stop") or ()),
-        )
-        regex = body.get("structured_outputs", {}).get("regex")
-        answer = await engine.generate(Request(tuple(body["messages"]), sampling, regex=regex))
-        return {
-            "id": "1", "object": "chat.completion", "created": 0, "model": body["model"],
-            "choices": [{
-                "index": 0, "finish_reason": answer.finish_reason,
-                "message": {"role": "assistant", "content": answer.text},
-            }],
-            "usage": {
-                "prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.completion_tokens,
-                "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-            },
-        }  # fmt: skip
-
-    @app.post("/tokenize")
-    async def tokenize(http: HttpRequest) -> Any:
-        body = await http.json()
-        ids = (
-            tokenizer.prompt_ids(body["messages"])
-            if "messages" in body
-            else tokenizer.segment_ids([body["prompt"]])[0]
-        )
-        return {"tokens": ids}
-
-    @app.post("/v1/completions")
-    async def complete(http: HttpRequest) -> Any:
-        body = await http.json()
-        likely = range(body["prompt_logprobs"])  # the lower an id, the likelier; the given token comes on top
-        reported = [None] + [
-            {str(i): {"logprob": -float(i)} for i in (token, *likely)} for token in body["prompt"][1:]
-        ]
-        choice = {
-            "index": 0,
-            "text": "",
-            "finish_reason": "length",
-            "logprobs": None,
-            "prompt_logprobs": reported,
-        }
-        return {
-            "id": "1",
-            "object": "text_completion",
-            "created": 0,
-            "model": body["model"],
-            "choices": [choice],
-        }
-
-    return app
-
-
-def _taken_apart(model: str) -> dict[str, Any]:
-    """What a server says that reads thought and calls out of the text itself."""
-    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"far": 3}'}}
-    message = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
-    return {
-        "id": "1", "object": "chat.completion", "created": 0, "model": model,
-        "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}],
-    }  # fmt: skip
 
 
 @pytest.fixture
@@ -116,21 +30,8 @@ def server(tiny_model: Path, tmp_path: Path) -> Iterator[tuple[str, list[dict[st
     """Address of a running server, and the requests it has seen."""
     seen: list[dict[str, Any]] = []
     engine = build_engine(EngineSection(max_batch=8), ModelSection(name=str(tiny_model)), tmp_path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    uvicorn_server = uvicorn.Server(
-        uvicorn.Config(
-            application(engine, tiny_model, seen), host="127.0.0.1", port=port, log_level="warning"
-        )
-    )
-    thread = threading.Thread(target=uvicorn_server.run, daemon=True)
-    thread.start()
-    while not uvicorn_server.started:
-        thread.join(0.05)
-    yield f"http://127.0.0.1:{port}/v1", seen
-    uvicorn_server.should_exit = True
-    thread.join()
+    with served(engine, tiny_model, seen) as address:
+        yield address, seen
     asyncio.run(engine.close())
 
 

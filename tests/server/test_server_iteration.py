@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from flows.environment import STACK_MARK
 from tasks.iterations import frozen_config
@@ -148,15 +149,24 @@ def test_training_chains_iterations_and_goes_on_from_finished_ones(stack: LocalS
         assert evaluated is not None and evaluated.manifest.tables["evaluations"].rows == 1
 
 
-def test_training_takes_an_algorithm_which_its_iterations_keep(stack: LocalStack) -> None:
-    parameters = {"config": str(stack.config), "run": "prompted", "algorithm": "react"}
-    run = stack.start("training", iterations=2, **parameters)
-    assert stack.finish(run)["state_type"] == "COMPLETED"
+def test_training_takes_an_algorithm_which_its_iterations_keep_and_stops_at_the_peak(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    config = yaml.safe_load(stack.config.read_text())
+    config["evaluation"]["patience"] = 1
+    file = tmp_path / "patient.yaml"
+    file.write_text(yaml.safe_dump(config))
+    parameters = {"config": str(file), "run": "prompted", "algorithm": "react"}
+    done = stack.finish(stack.start("training", iterations=4, **parameters))
+    # The same policy twice: no evaluation is better than the first.
+    assert done["state_type"] == "COMPLETED"
+    assert done["state"]["message"].startswith("stopped before iteration 2: evaluation.patience 1")
     assert stack.store.iterations("prompted") == [0, 1]
     frozen = frozen_config(stack.store, "prompted", 1)
     assert frozen is not None and frozen.algorithm == "react"
     assert stack.store.committed("prompted", "rollout", 1) is None
-    refused = stack.finish(stack.start("training", iterations=3, **{**parameters, "algorithm": "rft"}))
+    other = {"config": str(stack.config), "run": "prompted", "algorithm": "rft"}
+    refused = stack.finish(stack.start("training", iterations=3, **other))
     assert refused["state_type"] == "FAILED"
     assert "holds iterations of algorithm react" in refused["state"]["message"]
     with pytest.raises(AssertionError, match="algorithm"):
