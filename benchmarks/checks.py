@@ -44,13 +44,20 @@ def machine() -> str:
 
 
 def write_checks(name: str, checks: Sequence[Check], **more: Any) -> Path:
-    """Write (or extend) `benchmarks/out/NAME.json`; checks of the same name are replaced, others stay."""
+    """Write (or extend) `benchmarks/out/NAME.json`; checks of the same name are replaced, others stay, and `measured`
+    says of each where and when it was measured."""
     path = OUT / f"{name}.json"
     OUT.mkdir(exist_ok=True)
     content = json.loads(path.read_text()) if path.exists() else {"checks": []}
     new = {c.name for c in checks}
     kept = [c for c in content["checks"] if c["name"] not in new]
-    content |= {"machine": machine(), **more, "checks": kept + [asdict(c) for c in checks]}
+    measured = content.get("measured", {}) | dict.fromkeys([c.name for c in checks], machine())
+    content |= {
+        "machine": machine(),
+        **more,
+        "measured": measured,
+        "checks": kept + [asdict(c) for c in checks],
+    }
     path.write_text(json.dumps(content, indent=1) + "\n")
     return path
 

@@ -94,10 +94,11 @@ def test_a_missed_bar_ends_the_command_and_stays_in_the_file(
     with pytest.raises(SystemExit, match="bars missed: chain_exact"):
         finish("FrozenLake", [check("chain_exact", 0, "==", 1), check("rft_healthy", 0.5, ">=", 0.45)], 60.0)
     finish("Controls", [check("same_seed_identical", 1, "==", 1)], 60.0)
-    written = json.loads((tmp_path / "learning_curve.json").read_text())["checks"]
-    assert {c["name"]: c["ok"] for c in written} == {
+    written = json.loads((tmp_path / "learning_curve.json").read_text())
+    assert {c["name"]: c["ok"] for c in written["checks"]} == {
         "chain_exact": False, "rft_healthy": True, "same_seed_identical": True,
     }  # fmt: skip
+    assert written["measured"].keys() == {c["name"] for c in written["checks"]}
 
 
 def test_baselines_have_the_settings_of_nlac_but_for_what_they_are(tmp_path: Path) -> None:
