@@ -25,7 +25,7 @@ class ModelSection(Section):
     )
     revision: str | None = Field(None, description="hub revision; pin it for a reproducible run")
     dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the frozen weights")
-    context_length: PositiveInt = Field(2048, description="longest prompt plus completion, tokens")
+    context_length: PositiveInt = Field(4096, description="longest prompt plus completion, tokens")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
     train: Literal["lora", "full"] = Field(
         "lora",
