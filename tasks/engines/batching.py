@@ -107,7 +107,8 @@ class BatchWorker:
             self._pending.append(job)
             self._arrived += 1
             self._loop = asyncio.get_running_loop()
-            self._changed.notify()
+            if self._watched is not self._loop:  # else the thread sleeps until the loop rests
+                self._changed.notify()
         return await asyncio.wrap_future(job.future)
 
     def more(self, like: Job, most: int, rank: Callable[[Job], int]) -> list[Job]:
