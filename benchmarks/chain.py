@@ -9,6 +9,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ PATH = {
     (1, 3): "down", (2, 3): "left", (2, 2): "left", (2, 1): "left",
 }  # fmt: skip
 SAMPLES = 8
+LAST_STEPS = 5
 
 
 class Chain(FrozenLake):
@@ -76,16 +78,26 @@ def chain_config(base: Config, model: Path, iteration: int) -> Config:
     return Config.model_validate(config)
 
 
-async def chain_arrivals(store: Store, base: Config, model: Path) -> list[int]:
-    """Run as many iterations as the chain is long.
+@dataclass(frozen=True)
+class Arrivals:
+    """What a chain has shown.
 
-    Returns:
-        for each distance 1, 2, ... the first iteration (from 1) after which most sampled descriptions at that
-        distance tell the outcome, provided that they tell it from then on; 0 where they never do.
+    Attributes:
+        iterations: for each distance 1, 2, ... the first iteration (from 1) after which most sampled descriptions at
+            that distance tell the outcome, provided that they tell it from then on; 0 where they never do.
+        losses: mean loss (nats a token) of the last steps of each iteration: how well its labels were fitted.
     """
+
+    iterations: list[int]
+    losses: list[float]
+
+
+async def chain_arrivals(store: Store, base: Config, model: Path) -> Arrivals:
+    """Run as many iterations as the chain is long."""
     lake = Chain().lake
     distance = {cell: len(PATH) - n for n, cell in enumerate(PATH)}
     told: list[dict[int, bool]] = []
+    losses: list[float] = []
     for iteration in range(len(PATH)):
         config = chain_config(base, model, iteration)
         await run_iteration(store, config, iteration)
@@ -97,17 +109,23 @@ async def chain_arrivals(store: Store, base: Config, model: Path) -> list[int]:
                 read = [read_description(future.description) for _, future in drawn]
                 now[distance[cell]] = 2 * sum(f is not None and f.outcome == "goal" for f in read) > SAMPLES
             told.append(now)
+        trained = store.committed(config.run, "critic-sft", iteration)
+        assert trained is not None
+        losses.append(
+            trained.scan("training_steps").sort("step").collect()["critic_loss"].tail(LAST_STEPS).mean()
+        )
     first = {
         d: next((i + 1 for i in range(len(told)) if all(t[d] for t in told[i:])), 0)
         for d in distance.values()
     }
-    return [first[d] for d in sorted(first)]
+    return Arrivals([first[d] for d in sorted(first)], losses)
 
 
 def main(data: Path, out: Path) -> None:
     """Run the chain below `data` and write its arrivals."""
     model = make_word_model(data / "model-chain", 0)
-    out.write_text(json.dumps(asyncio.run(chain_arrivals(Store(data), load_config(CONFIG), model))))
+    shown = asyncio.run(chain_arrivals(Store(data), load_config(CONFIG), model))
+    out.write_text(json.dumps(asdict(shown)))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.baselines import baseline_figures, baseline_jobs
+from benchmarks.chain import Arrivals
 from benchmarks.checks import check
 from benchmarks.lake_run import Measured, configure
 from benchmarks.learning_curve import (
@@ -39,7 +40,9 @@ def test_half_a_run_learns_what_shuffled_labels_do_not_teach(tmp_path: Path) -> 
 @pytest.mark.learning
 @pytest.mark.timeout(900)
 def test_the_outcome_travels_one_step_back_an_iteration(tmp_path: Path) -> None:
-    assert run_chain(tmp_path) == [1, 2, 3, 4, 5, 6, 7, 8]
+    shown = run_chain(tmp_path)
+    assert shown.iterations == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert len(shown.losses) == 8 and max(shown.losses) < 0.01
 
 
 def _run(sampled: float, **figures: float) -> list[Measured]:
@@ -48,7 +51,7 @@ def _run(sampled: float, **figures: float) -> list[Measured]:
 
 
 def test_every_bar_can_be_missed() -> None:
-    chain = [1, 2, 3]
+    chain = Arrivals([1, 2, 3], [0.006, 0.002, 0.001])
     good, baseline = [_run(0.9)] * 3, [_run(0.5)] * 3
     assert all(c.ok for c in proof_checks(good, baseline, chain))
     for figures, missed in (
@@ -60,7 +63,11 @@ def test_every_bar_can_be_missed() -> None:
     ):
         checks = proof_checks([_run(**figures), *good[1:]], baseline, chain)
         assert {c.name for c in checks if not c.ok} <= missed and any(not c.ok for c in checks)
-    assert [c.name for c in proof_checks(good, baseline, [1, 2, 2]) if not c.ok] == ["chain_exact"]
+    for spoilt, missed in (
+        (Arrivals([1, 2, 2], [0.0]), "chain_exact"),
+        (Arrivals([1], [0.02]), "chain_fitted"),
+    ):
+        assert [c.name for c in proof_checks(good, baseline, spoilt) if not c.ok] == [missed]
     weak = [c.name for c in proof_checks(good, [_run(0.4)] * 3, chain) if not c.ok]
     assert weak == ["rft_healthy"]
     close = [c.name for c in proof_checks(good, [_run(0.86)] * 3, chain) if not c.ok]
@@ -68,10 +75,10 @@ def test_every_bar_can_be_missed() -> None:
     for figure, value in (
         ("sampled_success", 0.8), ("optimal_states", 0.92), ("rank", 0.91), ("verdict_auroc", 0.91), ("malformed", 0.03)
     ):  # fmt: skip
-        spoilt = _run(
+        weaker = _run(
             **{"sampled": 0.9, figure: value} if figure != "sampled_success" else {"sampled": value}
         )
-        checks = proof_checks([spoilt, spoilt, good[0]], [_run(0.5)] * 3, chain)
+        checks = proof_checks([weaker, weaker, good[0]], [_run(0.5)] * 3, chain)
         name = {"rank": "rank_qstar"}.get(figure, figure)
         assert [c.name for c in checks if not c.ok] == [f"{name}_median"]
 
