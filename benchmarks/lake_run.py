@@ -43,6 +43,7 @@ from tasks.stage import Inputs
 
 CONFIG = PROJECT_ROOT / "configs" / "frozen_lake.yaml"
 RANKED_MAPS = 24
+RANKED_FUTURES = 8  # of an action, whatever k a run trains with
 
 
 @dataclass(frozen=True)
@@ -173,14 +174,13 @@ async def measure(store: Store, config: Config, iteration: int, *, critic: bool)
 
 async def _measure_critic(ctx: StageContext, lakes: Sequence[Lake], found: Measured) -> None:
     """Rank of the predicted values within a state, AUROC of the verdict on single futures, malformed share."""
-    k = ctx.config.futures
     gamma = FrozenLake(**ctx.config.environment.options).gamma
 
     async def one(lake: Lake, cell: int, action: str) -> tuple[float, float, float]:
         state, text = State((), lake.observations[cell]), write_action("", action)
         item = f"{lake.seed}/{cell}/{action}"
 
-        futures = await predict_futures(ctx, state, text, k, use="critic", item=item)
+        futures = await predict_futures(ctx, state, text, RANKED_FUTURES, use="critic", item=item)
         drawn = []
         for number, (_, future) in enumerate(futures):
             single = [future.description]
