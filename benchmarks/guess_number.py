@@ -210,7 +210,7 @@ def configured(file: Path, **changes: object) -> Config:
     return Config.model_validate({**content, **changes})
 
 
-async def run_stages(store: Store, config: Config, stages: tuple[str, ...]) -> Committed:
+async def run_stages(store: Store, config: Config, stages: Sequence[str]) -> Committed:
     """Run stages of iteration 0, or reuse them; returns the last one's folder."""
     with store.lock(config.run, "benchmark"):
         begin_iteration(store, config, 0)

@@ -15,9 +15,9 @@ inprocess_overhead_ratio: numerator: `tasks.iterations.run_iteration` (no Prefec
     by the number of stages. Denominator: an empty synchronous Prefect flow called in this process, against the same
     server (about a second, Prefect's heartbeat thread). Both find their libraries imported, by the warm-up.
 
-Both sides are means over the rounds. Now and then a request finds the SQLite database of Prefect's server locked, and
+Both sides are medians over the rounds. Now and then a request finds the SQLite database of Prefect's server locked, and
 Prefect's client waits some 2 s before it asks again: an iteration of eight stages always holds a few of these waits,
-and a median over empty flows would leave them out. Seconds are printed for orientation.
+and the median of empty flows leaves them out. So the ratio of means is printed too; seconds are for orientation.
 """
 
 import asyncio
@@ -112,13 +112,14 @@ def figures(seconds: Seconds) -> dict[str, float]:
     """What is printed of one side by side."""
     stage, empty = seconds["iteration"], seconds["empty"]
     return {
-        "a stage of the iteration, s": statistics.mean(stage),
+        "a stage of the iteration, s": statistics.median(stage),
         "  fastest round": min(stage),
         "  slowest round": max(stage),
-        "an empty flow, s": statistics.mean(empty),
+        "an empty flow, s": statistics.median(empty),
         "  fastest": min(empty),
         "  slowest": max(empty),
-        "ratio": statistics.mean(stage) / statistics.mean(empty),
+        "ratio": statistics.median(stage) / statistics.median(empty),
+        "  of means": statistics.mean(stage) / statistics.mean(empty),
     }
 
 

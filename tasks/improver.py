@@ -65,11 +65,8 @@ class Improver:
             row = row.model_copy(update={"generation": answer.generation, "reasoning": answer.reasoning})
             if answer.error:
                 row = row.model_copy(update={"status": "engine_error", "error": answer.error})
-            if row.status == "ok" and rounds == 1:
-                await self._finish(row)
-                return self.made
-            judged, row = await self._judge(row, round_) if row.status == "ok" else (None, row)
-            if judged is not None and judged.optimal:
+            judged, row = await self._judge(row, round_) if rounds > 1 else (None, row)
+            if rounds == 1 or (judged is not None and judged.optimal):
                 await self._finish(row)
                 return self.made
             self.made.refinements.append(row)
@@ -105,7 +102,9 @@ class Improver:
         )
 
     async def _judge(self, row: Refinement, round_: int) -> tuple[Judged | None, Refinement]:
-        """Critique a refinement. Without a verdict that can be read it is no attempt: status unjudged."""
+        """Critique a refinement that could be played. Without a readable verdict it is no attempt either: unjudged."""
+        if row.status != "ok":
+            return None, row
         candidate = Candidate(
             "refined",
             row.action_text,

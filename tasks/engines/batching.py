@@ -21,11 +21,9 @@ from tasks.engines.base import EngineError
 
 logger = logging.getLogger(__name__)
 
-QUIET_S = 0.01  # an event loop rests when no job has come for this long: answers from threads and processes
-LINGER_S = 0.2  # ... of which no more is awaited after this long
-TURNS = (
-    32  # ... and for as many turns of the loop: a task's way from an answer to its next request takes a few
-)
+# An event loop rests when no job has come for QUIET_S, for answers from threads and processes (of which no more is
+# awaited after LINGER_S), and for TURNS of the loop: from an answer to its next request a task takes a few.
+QUIET_S, LINGER_S, TURNS = 0.01, 0.2, 32
 
 
 @dataclass(eq=False)
@@ -83,7 +81,7 @@ class BatchWorker:
         self._arrived = 0
         self._loop: asyncio.AbstractEventLoop | None = None  # whose tasks ask
         self._watched: asyncio.AbstractEventLoop | None = None  # the loop that will tell when it rests
-        self._resting: asyncio.Task[None] | None = None
+        self._resting: asyncio.Task[None] | None = None  # a loop alone would let it be collected
         self._rests = False
         self._closing = False
         self._changed = threading.Condition()
@@ -157,10 +155,8 @@ class BatchWorker:
         with self._changed:
             while not self._closing:
                 self._forget_cancelled()
-                rested, self._rests = (
-                    self._rests,
-                    False,
-                )  # the answers of a batch wake those who wait for them
+                # It rests once: the answers of a batch wake those who wait for them.
+                rested, self._rests = self._rests, False
                 if self._pending and rested:
                     if batch := self._take(choose(self._pending)):
                         return batch

@@ -9,13 +9,14 @@ from typing import Any
 import polars as pl
 import pytest
 
+from benchmarks.guess_number import run_stages
 from schemas.config import Config
 from storage.store import Store
 from tasks.export_rows import export_rows
-from tasks.iterations import begin_iteration
 from tasks.pipeline import stages_of
-from tasks.running import run_stage
+from tests.pipeline.conftest import Iterate
 from tests.support import improvement_rules
+from tests.support.committed import table
 from tests.support.improvement_rules import Script
 
 MakeConfig = Callable[..., Config]
@@ -24,21 +25,8 @@ RULES = "tests.support.improvement_rules:scripted"
 
 def run_until(store: Store, config: Config, last: str) -> None:
     """The stages of iteration 0 up to one."""
-
-    async def run() -> None:
-        begin_iteration(store, config, 0)
-        stages = stages_of(config, 0)
-        for stage in stages[: stages.index(last) + 1]:
-            await run_stage(store, config, stage, 0)
-
-    with store.lock(config.run, "test"):
-        asyncio.run(run())
-
-
-def table(store: Store, stage: str, name: str) -> pl.DataFrame:
-    committed = store.committed("trial", stage, 0)
-    assert committed is not None
-    return committed.scan(name).collect()
+    stages = stages_of(config, 0)
+    asyncio.run(run_stages(store, config, stages[: stages.index(last) + 1]))
 
 
 def improve(
@@ -184,3 +172,46 @@ def test_the_action_to_improve_is_sampled_anew_or_the_one_of_replay(
         assert rows["action_text"].equals(rows["raw_action"]) and seeds.is_null().all()
     else:
         assert not rows["action_text"].equals(rows["raw_action"]) and seeds.is_not_null().all()
+
+
+def test_an_optimal_action_is_kept_without_a_call_and_others_are_refined(
+    store: Store, make_config: MakeConfig, iterate: Iterate
+) -> None:
+    iterate(
+        make_config(
+            improvement={"states": 20}, replay={"transitions": 60}, rollout={"episodes": 10, "max_steps": 6}
+        )
+    )
+    rows = table(store, "refinement", "refinements").join(
+        table(store, "critique", "critiques"), on="critique_id", suffix="_c"
+    )
+    kept, refined = rows.filter(kind="kept"), rows.filter(kind="refined")
+    assert kept.height and refined.height
+    assert kept["optimal"].all() and not refined["optimal"].any()
+    assert (kept["action"] == kept["action_c"]).all() and kept["generation"].struct.field(
+        "seed"
+    ).is_null().all()
+    assert rows.filter("distil")["valid"].all()
+    assert not rows.filter(~pl.col("valid"))["distil"].any()
+    assert (rows.filter(~pl.col("valid"))["status"] == "invalid_action").all()
+
+
+def test_more_rounds_critique_each_refinement_and_end_with_a_choice(
+    store: Store, make_config: MakeConfig, iterate: Iterate
+) -> None:
+    iterate(
+        make_config(
+            improvement={"states": 20, "rounds": 2, "futures": 3},
+            replay={"transitions": 60},
+            rollout={"episodes": 10, "max_steps": 6},
+        )
+    )
+    rows = table(store, "refinement", "refinements")
+    later = table(store, "refinement", "critiques")
+    chosen = rows.filter(kind="chosen")
+    assert chosen.height and (chosen["round"] == 3).all()
+    assert set(later["round"]) == {1, 2}
+    assert (later["action_source"] == "refined").all()
+    futures = table(store, "refinement", "futures")
+    assert futures.group_by("critique_id").len()["len"].unique().to_list() == [3]
+    assert rows.filter("distil").group_by("sample_id").len()["len"].max() == 1

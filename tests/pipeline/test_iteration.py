@@ -17,13 +17,7 @@ from tasks.pipeline import STAGES, decide
 from tasks.running import run_stage
 from tasks.stage import StageFailed
 from tests.pipeline.conftest import Iterate
-from tests.support.committed import commit_rows
-
-
-def table(store: Store, stage: str, name: str, iteration: int = 0) -> pl.DataFrame:
-    committed = store.committed("trial", stage, iteration)
-    assert committed is not None
-    return committed.scan(name).collect()
+from tests.support.committed import commit_rows, table
 
 
 def test_two_iterations_write_every_table_and_go_on_from_one_another(
@@ -142,67 +136,6 @@ def test_priorities_are_the_bound_on_the_kl_or_say_that_they_are_not(
             expected = -rows["critic_logprob"]
         assert rows["priority"].to_list() == pytest.approx(expected.to_list())
         assert (rows["critic_logprob"] < 0).all()
-
-
-def test_a_draw_by_priority_weighs_the_loss_of_its_row(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
-) -> None:
-    config = make_config(replay={"transitions": 16, "alpha": 0.6, "beta": 0.4})
-    iterate(config)
-    iterate(config)
-    samples = table(store, "bellman-targets", "replay_samples", 1)
-    candidates = sum(table(store, "rollout", "transitions", i).height for i in (0, 1))
-    raw = (candidates * samples["probability"]) ** -0.4
-    assert samples["weight"].to_list() == pytest.approx((raw / raw.max()).to_list())
-    trained = table(store, "critic-sft", "training_rows", 1).filter(role="critic", stage="critic-sft")
-    joined = trained.join(
-        table(store, "bellman-targets", "bellman_targets", 1), left_on="source_id", right_on="target_id"
-    ).join(samples, on="sample_id", suffix="_drawn")
-    assert joined.height == trained.height == 16 and joined["weight"].n_unique() > 2
-    assert joined["weight"].equals(joined["weight_drawn"])
-
-
-def test_an_optimal_action_is_kept_without_a_call_and_others_are_refined(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
-) -> None:
-    iterate(
-        make_config(
-            improvement={"states": 20}, replay={"transitions": 60}, rollout={"episodes": 10, "max_steps": 6}
-        )
-    )
-    rows = table(store, "refinement", "refinements").join(
-        table(store, "critique", "critiques"), on="critique_id", suffix="_c"
-    )
-    kept, refined = rows.filter(kind="kept"), rows.filter(kind="refined")
-    assert kept.height and refined.height
-    assert kept["optimal"].all() and not refined["optimal"].any()
-    assert (kept["action"] == kept["action_c"]).all() and kept["generation"].struct.field(
-        "seed"
-    ).is_null().all()
-    assert rows.filter("distil")["valid"].all()
-    assert not rows.filter(~pl.col("valid"))["distil"].any()
-    assert (rows.filter(~pl.col("valid"))["status"] == "invalid_action").all()
-
-
-def test_more_rounds_critique_each_refinement_and_end_with_a_choice(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
-) -> None:
-    iterate(
-        make_config(
-            improvement={"states": 20, "rounds": 2, "futures": 3},
-            replay={"transitions": 60},
-            rollout={"episodes": 10, "max_steps": 6},
-        )
-    )
-    rows = table(store, "refinement", "refinements")
-    later = table(store, "refinement", "critiques")
-    chosen = rows.filter(kind="chosen")
-    assert chosen.height and (chosen["round"] == 3).all()
-    assert set(later["round"]) == {1, 2}
-    assert (later["action_source"] == "refined").all()
-    futures = table(store, "refinement", "futures")
-    assert futures.group_by("critique_id").len()["len"].unique().to_list() == [3]
-    assert rows.filter("distil").group_by("sample_id").len()["len"].max() == 1
 
 
 def test_the_target_moves_as_far_as_the_manifest_says(

@@ -13,7 +13,7 @@ from tasks.pipeline import resolve_inputs
 from tasks.running import run_stage
 from tasks.stage import Resolver, StageFailed
 from tests.pipeline.conftest import Iterate
-from tests.support.committed import commit_rows
+from tests.support.committed import commit_rows, table
 from tests.support.rows import episode, transitions
 
 MakeConfig = Callable[..., Config]
@@ -130,3 +130,21 @@ def test_a_whole_iteration_over_two_runs_names_the_inputs_of_both(
         assert inputs["other/rollout@00000.transitions"] == digest["other"], stage
     improved = done["refinement"].scan("refinements").filter(pl.col("distil")).collect()
     assert improved["transition_id"].str.starts_with("other/").any()
+
+
+def test_a_draw_by_priority_weighs_the_loss_of_its_row(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config(replay={"transitions": 16, "alpha": 0.6, "beta": 0.4})
+    iterate(config)
+    iterate(config)
+    samples = table(store, "bellman-targets", "replay_samples", 1)
+    candidates = sum(table(store, "rollout", "transitions", i).height for i in (0, 1))
+    raw = (candidates * samples["probability"]) ** -0.4
+    assert samples["weight"].to_list() == pytest.approx((raw / raw.max()).to_list())
+    trained = table(store, "critic-sft", "training_rows", 1).filter(role="critic", stage="critic-sft")
+    joined = trained.join(
+        table(store, "bellman-targets", "bellman_targets", 1), left_on="source_id", right_on="target_id"
+    ).join(samples, on="sample_id", suffix="_drawn")
+    assert joined.height == trained.height == 16 and joined["weight"].n_unique() > 2
+    assert joined["weight"].equals(joined["weight_drawn"])

@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import polars as pl
+
 from schemas.frames import to_frame
 from schemas.manifest import AdapterEntry, Determinants, FileEntry, Manifest, folder_name
 from schemas.rows import TABLES, Row
@@ -62,3 +64,10 @@ def commit_rows(
             started_at="2026-01-01T00:00:00+00:00", seconds=1.5, packages={}, machine="test",
         )  # fmt: skip
         return store.commit(folder, manifest)
+
+
+def table(store: Store, stage: str, name: str, iteration: int = 0) -> pl.DataFrame:
+    """A table that a stage of run "trial" has committed."""
+    committed = store.committed("trial", stage, iteration)
+    assert committed is not None
+    return committed.scan(name).collect()

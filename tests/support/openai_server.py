@@ -38,9 +38,11 @@ def served(engine: Engine, model: Path, seen: list[dict[str, Any]]) -> Iterator[
     thread.start()
     while not server.started:
         thread.join(0.05)
-    yield f"http://127.0.0.1:{port}/v1"
-    server.should_exit = True
-    thread.join()
+    try:
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def application(engine: Engine, model: Path, seen: list[dict[str, Any]]) -> FastAPI:
