@@ -80,9 +80,7 @@ class Recorder:
     cpu: float = 0.0  # of this process, when it began
     asked: list[Request] = field(default_factory=list)
     finished: list[tuple[float, float, int]] = field(default_factory=list)  # time, CPU seconds, tokens
-    open: int = 0
-    idle: float = 0.0  # seconds without any request, since the first one
-    _last: float = 0.0
+    held: list[tuple[float, int]] = field(default_factory=list)  # time, requests at the engine from then on
 
     @property
     def capabilities(self) -> Capabilities:
@@ -94,17 +92,24 @@ class Recorder:
         now = time.perf_counter()
         if not self.asked:
             self.begun, self.cpu = now, time.process_time()
-        if not self.open and self.asked:
-            self.idle += now - self._last
         self.asked.append(request)
-        self.open += 1
+        self._hold(now, 1)
         try:
             completion = await self.engine.generate(request)
         finally:
-            self.open -= 1
-            self._last = time.perf_counter()
-        self.finished.append((self._last, time.process_time(), completion.completion_tokens))
+            now = time.perf_counter()
+            self._hold(now, -1)
+        self.finished.append((now, time.process_time(), completion.completion_tokens))
         return completion
+
+    def _hold(self, now: float, more: int) -> None:
+        self.held.append((now, (self.held[-1][1] if self.held else 0) + more))
+
+    def seconds_below(self, count: int, end: float) -> float:
+        """Seconds to a time in which fewer requests than `count` were at the engine, since the first one."""
+        until = [*(at for at, _ in self.held[1:]), end]
+        spans = zip(self.held, until, strict=False)
+        return sum(max(0.0, min(then, end) - at) for (at, requests), then in spans if requests < count)
 
     async def score(self, request: ScoreRequest) -> Scores:
         """Ask the engine."""
@@ -123,6 +128,7 @@ class Side:
         steady: from the first request until fewer than `cap` episodes (or requests) were unfinished.
         drain: from there to the end.
         idle: of `steady`, without any request at the engine.
+        starved: of `steady`, with fewer than `cap` of them there.
         tokens, requests: that came back in `steady`.
         rate: tokens a second in `steady`.
         cpu_rate: tokens a CPU second of this process in `steady`: what it does, whatever else the machine does.
@@ -132,13 +138,14 @@ class Side:
     steady: float
     drain: float
     idle: float
+    starved: float
     requests: int
     tokens: int
     rate: float
     cpu_rate: float
 
 
-def side(recorder: Recorder, startup: float, few: float) -> Side:
+def side(recorder: Recorder, startup: float, few: float, cap: int) -> Side:
     """A run whose unfinished episodes or requests fell below the cap at time `few`."""
     inside = [tokens for at, _, tokens in recorder.finished if at <= few]
     last, steady = recorder.finished[-1][0], few - recorder.begun
@@ -147,7 +154,8 @@ def side(recorder: Recorder, startup: float, few: float) -> Side:
         startup=startup,
         steady=steady,
         drain=max(last - few, 0.0),
-        idle=recorder.idle,
+        idle=recorder.seconds_below(1, few),
+        starved=recorder.seconds_below(cap, few),
         requests=len(inside),
         tokens=sum(inside),
         rate=sum(inside) / steady,
@@ -198,14 +206,14 @@ class Trial:
         failed = [row for row in output.tables["episodes"] if row.error is not None]
         if failed:
             raise RuntimeError(f"{len(failed)} episodes failed: {failed[0].error}")
-        return side(recorder, startup, ends[-self.cap]), recorder.asked
+        return side(recorder, startup, ends[-self.cap], self.cap), recorder.asked
 
     async def replay(self, asked: Sequence[Request]) -> Side:
         """The recorded requests, all at once."""
         recorder, startup = self.start()
         await asyncio.gather(*[recorder.generate(request) for request in asked])
         await recorder.engine.close()
-        return side(recorder, startup, recorder.finished[-self.cap][0])
+        return side(recorder, startup, recorder.finished[-self.cap][0], self.cap)
 
 
 async def measure(trial: Trial, repeats: int) -> tuple[list[Side], list[Side]]:
@@ -245,9 +253,11 @@ def main(
     loaded = load_config(config)
     own = loaded.environment
     options = {"name": own.name, "options": own.options, "milliseconds": environment_ms}
+    # All of them the policy's, from the first iteration on.
+    played = {"episodes": episodes, "first_episodes": None, "uniform_until": 0, "max_steps": max_steps}
     changes = {
         "environment": own.model_copy(update={"name": "benchmarks.rollout:Delayed", "options": options}),
-        "rollout": loaded.rollout.model_copy(update={"episodes": episodes, "max_steps": max_steps}),
+        "rollout": loaded.rollout.model_copy(update=played),
         "roles": loaded.roles.model_copy(
             update={"policy": loaded.roles.policy.model_copy(update={"engine": "local"})}
         ),
@@ -255,16 +265,16 @@ def main(
     section = EngineSection(backend=backend, max_batch=cap)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(loaded.model_copy(update=changes), section, loaded.model, cap, Path(folder))
-        played, replayed = asyncio.run(measure(trial, repeats))
-    sides = {f"{own.name}, rollout": middle(played), f"{own.name}, replay": middle(replayed)}
-    ratio = middle(played)["rate"] / middle(replayed)["rate"]
+        rollouts, replays = asyncio.run(measure(trial, repeats))
+    sides = {f"{own.name}, rollout": middle(rollouts), f"{own.name}, replay": middle(replays)}
+    ratio = middle(rollouts)["rate"] / middle(replays)["rate"]
     name = "rollout_efficiency"
     if backend != "transformers" or config != CONFIG:
         name += f"_{backend}_{own.name}"
     checks = [check(name, ratio, ">=", BAR)]
     print_figures(f"{backend}, cap {cap}, {episodes} episodes, {environment_ms:g} ms a step", sides)
     print_checks("Rollouts that wait for their environment", checks)
-    every = {"rollout": [asdict(s) for s in played], "replay": [asdict(s) for s in replayed]}
+    every = {"rollout": [asdict(s) for s in rollouts], "replay": [asdict(s) for s in replays]}
     write_checks("rollout", checks, **{f"sides of {name}": every})
     raise typer.Exit(not all(c.ok for c in checks))
 

@@ -94,7 +94,7 @@ class BatchWorker:
         return self._closing
 
     async def submit(self, job: Job) -> Any:
-        """Queue a job and wait for its result. Cancelling the wait takes only this job back.
+        """Queue a job and wait for its result. Cancelling the wait takes only this job back, unless it runs already.
 
         Raises:
             EngineError: the job failed, its batch failed, or the engine was closed.

@@ -1,9 +1,10 @@
 """The process that owns one vLLM server: starts it, says when it answers, ends it when nobody wants it any more.
 
-`tasks.engines.servers` starts it as `python -m tasks.engines.keeper FOLDER PORT SECONDS SLEEPS COMMAND...`. It leaves
-its parent at once, so that a server outlives the stage that first needed it, and lives as long as one lease
-(`tasks.engines.leases`) does. Killed itself, it takes the server along: the server is told by the kernel, what the
-server started by `tasks.engines.reaper`.
+`tasks.engines.servers` starts it as `python -m tasks.engines.keeper FOLDER PORT SECONDS SILENCE SLEEPS COMMAND...`. It
+leaves its parent at once, so that a server outlives the stage that first needed it, and lives as long as one lease
+(`tasks.engines.leases`) does. A server that stops answering is ended, so that its stage fails at once and not when its
+requests time out. Killed itself, the keeper takes the server along: the server is told by the kernel, what the server
+started by `tasks.engines.reaper`.
 """
 
 from __future__ import annotations
@@ -54,11 +55,13 @@ class Keeper:
         folder: the server's.
         port: on 127.0.0.1, where it listens.
         seconds: longest start.
+        silence: seconds without an answer to /health after which a started server is ended.
         sleeps: whether training stages put it to sleep; only written down here.
     """
 
-    def __init__(self, folder: Path, port: int, seconds: float, sleeps: bool) -> None:
+    def __init__(self, folder: Path, port: int, seconds: float, silence: float, sleeps: bool) -> None:
         self.folder, self.port, self.seconds, self.sleeps = folder, port, seconds, sleeps
+        self.silence, self.answered, self.asked = silence, 0.0, 0.0
         self.stopping = Event()
         self.began = time.time()
         self.lock = FileLock(folder / "lock")
@@ -89,7 +92,7 @@ class Keeper:
         self.record("starting")
         if (self.folder / "server.log").exists():
             (self.folder / "server.log").replace(self.folder / "server.log.before")
-        with (self.folder / "server.log").open("wb") as log:
+        with (self.folder / "server.log").open("ab") as log:
             server = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
                 preexec_fn=_end_with_parent,
@@ -103,6 +106,10 @@ class Keeper:
                         self._ready()
                     elif time.time() - self.began > self.seconds:
                         return
+                elif self._silent():
+                    with (self.folder / "server.log").open("a", encoding="utf-8") as log:
+                        log.write(f"\nError: no answer to /health in {self.silence:g} s, ended\n")
+                    return
                 if self._unwanted():
                     return
         finally:
@@ -113,9 +120,20 @@ class Keeper:
 
     def _ready(self) -> None:
         self.record("ready")
+        self.answered = self.asked = time.monotonic()
         line = {"started": self.began, "seconds": round(time.time() - self.began, 2)}
         with (self.folder / "starts.jsonl").open("a", encoding="utf-8") as starts:
             starts.write(json.dumps(line) + "\n")
+
+    def _silent(self) -> bool:
+        """Whether the server has given no answer for too long; asks it now and then."""
+        now = time.monotonic()
+        if now - self.asked < self.silence / 10:
+            return False
+        self.asked = now
+        if _healthy(self.port):
+            self.answered = now
+        return now - self.answered > self.silence
 
     def _unwanted(self) -> bool:
         """Whether nobody wants the server. Then the lock stays held to this process's end, so that nobody is told of
@@ -163,12 +181,12 @@ def _below() -> list[psutil.Process]:
 
 def main() -> None:
     """Leave the parent, then keep the server."""
-    folder, port, seconds, sleeps, *command = sys.argv[1:]
+    folder, port, seconds, silence, sleeps, *command = sys.argv[1:]
     if os.fork():
         os._exit(0)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    keeper = Keeper(Path(folder), int(port), float(seconds), sleeps == "sleeps")
+    keeper = Keeper(Path(folder), int(port), float(seconds), float(silence), sleeps == "sleeps")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: keeper.stopping.set())
     keeper.run(command)

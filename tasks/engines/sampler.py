@@ -74,11 +74,12 @@ class Row:
         self.logprobs: list[float] = []
         self.text = ""
         self.finish_reason: str | None = None
+        self.unwanted = False  # its caller has gone
 
     @property
     def done(self) -> bool:
         """Nothing more is to be written."""
-        return self.finish_reason is not None
+        return self.unwanted or self.finish_reason is not None
 
     @property
     def uniform(self) -> float:

@@ -43,6 +43,7 @@ POLL_SECONDS = 0.1
 SLEEP_LEVEL = 1  # weights wait in main memory, the KV cache is dropped
 CALL_SECONDS = 120.0
 KEEPER_SECONDS = 30.0  # until it has written server.json
+SILENCE_SECONDS = 120.0  # without an answer to /health, after which a server is ended
 
 
 class Server(BaseModel):
@@ -160,7 +161,8 @@ def launch(
         environment: its variables.
         sleeps: whether training stages put it to sleep.
     """
-    keeper = [sys.executable, "-m", "tasks.engines.keeper", str(folder), str(port), str(seconds)]
+    times = (str(seconds), str(SILENCE_SECONDS))
+    keeper = [sys.executable, "-m", "tasks.engines.keeper", str(folder), str(port), *times]
     with (folder / "keeper.log").open("ab") as log:
         # It leaves this process at once, and is then nobody's child here.
         subprocess.run(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,19 +29,46 @@ def fits(model: torch.nn.Module) -> bool:
     return all(type(layer) is DynamicLayer for layer in layers) and "position_ids" in known
 
 
-class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's keys and values, [slots, heads, positions, head dim]; where to write stands in `cache`."""
+@dataclass(eq=False)
+class Places:
+    """Where the next tokens are written; a cache and its layers share it. (Layers that held their cache would keep it,
+    and its memory, until Python looks for cycles.)
 
-    def __init__(self, cache: SlotCache) -> None:
+    Attributes:
+        rows: slots, [rows].
+        positions: of the tokens in them, [rows, tokens].
+        slots, capacity: how many slots there are to be, and how many positions in each.
+        width: positions that are seen.
+        leading: whether the rows are the first slots.
+    """
+
+    rows: torch.Tensor
+    positions: torch.Tensor
+    slots: int = 0
+    capacity: int = 0
+    width: int = 0
+    leading: bool = True
+
+    def reserve(self, slot: int, tokens: int, most: int) -> None:
+        """Room for tokens in a slot, of at most so many slots; layers make it when they are next written to."""
+        if slot >= self.slots:
+            self.slots = min(most, max(slot + 1, 2 * self.slots))
+        self.capacity = max(self.capacity, -(-tokens // STEP) * STEP)
+
+
+class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer's keys and values, [slots, heads, positions, head dim]."""
+
+    def __init__(self, places: Places) -> None:
         super().__init__()
-        self._cache = cache
+        self._places = places
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Make the slots, or more and longer ones. What is not written yet is 0: a masked NaN would spread."""
 
         def longer(old: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor:
             _, heads, _, width = states.shape
-            new = states.new_zeros(self._cache.slots, heads, self._cache.capacity, width)
+            new = states.new_zeros(self._places.slots, heads, self._places.capacity, width)
             if old is not None:
                 new[: old.shape[0], :, : old.shape[2]] = old
             return new
@@ -51,28 +79,28 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     def reserve(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Room for what is about to be written, of these heads and widths."""
         room = self.keys.shape if self.is_initialized else (0, 0, 0)
-        if room[0] < self._cache.slots or room[2] < self._cache.capacity:
+        if room[0] < self._places.slots or room[2] < self._places.capacity:
             self.lazy_initialization(key_states, value_states)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write tokens [rows, heads, tokens, head dim] to their rows' slots; give back all that those rows hold."""
-        cache = self._cache
+        places = self._places
         self.reserve(key_states, value_states)
-        place = (cache.rows[:, None], slice(None), cache.positions)
+        place = (places.rows[:, None], slice(None), places.positions)
         self.keys[place] = key_states.transpose(1, 2)
         self.values[place] = value_states.transpose(1, 2)
-        which = slice(len(cache.rows)) if cache.leading else cache.rows
-        return self.keys[which, :, : cache.width], self.values[which, :, : cache.width]
+        which = slice(len(places.rows)) if places.leading else places.rows
+        return self.keys[which, :, : places.width], self.values[which, :, : places.width]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """As transformers asks; masks are given whole, so it is of no consequence."""
-        return self._cache.width, 0
+        return self._places.width, 0
 
     def get_seq_length(self) -> int:
         """As transformers asks; positions are given."""
-        return self._cache.width
+        return self._places.width
 
     def get_max_length(self) -> int:
         """No bound but the model's."""
@@ -88,11 +116,11 @@ class SlotCache(Cache):  # type: ignore[misc]
     """
 
     def __init__(self, model: torch.nn.Module, most: int) -> None:
-        self._most, self.slots, self.capacity, self.width, self.leading = most, 0, 0, 0, True
-        self._device = model.device
-        self.rows = self.positions = torch.zeros(0, dtype=torch.long, device=self._device)
+        self._most, self._device = most, model.device
+        nowhere = torch.zeros(0, dtype=torch.long, device=self._device)
+        self.places = Places(nowhere, nowhere)
         layers = model.config.get_text_config(decoder=True).num_hidden_layers
-        super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
+        super().__init__(layers=[SlotLayer(self.places) for _ in range(layers)])
 
     def read(
         self, model: torch.nn.Module, slots: Sequence[int], starts: Sequence[int], tokens: torch.Tensor
@@ -108,17 +136,18 @@ class SlotCache(Cache):  # type: ignore[misc]
         Returns:
             The logits behind the last token of each row, [rows, vocabulary].
         """
-        self.leading = list(slots) == list(range(len(slots)))
-        self.rows = torch.tensor(slots, device=self._device)
+        places = self.places
+        places.leading = list(slots) == list(range(len(slots)))
+        places.rows = torch.tensor(slots, device=self._device)
         first = torch.tensor(starts, device=self._device)
-        self.positions = first[:, None] + torch.arange(tokens.shape[1], device=self._device)
-        self.width = max(starts) + tokens.shape[1]
-        self._reserve(max(slots), self.width)
-        seen = torch.arange(self.width, device=self._device) <= self.positions[:, None, :, None]
+        places.positions = first[:, None] + torch.arange(tokens.shape[1], device=self._device)
+        places.width = max(starts) + tokens.shape[1]
+        places.reserve(max(slots), places.width, self._most)
+        seen = torch.arange(places.width, device=self._device) <= places.positions[:, None, :, None]
         logits: torch.Tensor = model(
             input_ids=tokens.to(self._device),
             attention_mask=seen,
-            position_ids=self.positions,
+            position_ids=places.positions,
             past_key_values=self,
             use_cache=True,
             logits_to_keep=1,
@@ -131,14 +160,8 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     def place(self, slot: int, held: Held, tokens: int) -> None:
         """Copy the first tokens of a row into a slot."""
-        self._reserve(slot, tokens)
+        self.places.reserve(slot, tokens, self._most)
         for layer, (keys, values) in zip(self.layers, held, strict=True):
             layer.reserve(keys[None], values[None])
             layer.keys[slot, :, :tokens] = keys[:, :tokens]
             layer.values[slot, :, :tokens] = values[:, :tokens]
-
-    def _reserve(self, slot: int, tokens: int) -> None:
-        """Layers make room when they are next written to."""
-        if slot >= self.slots:
-            self.slots = min(self._most, max(slot + 1, 2 * self.slots))
-        self.capacity = max(self.capacity, -(-tokens // STEP) * STEP)

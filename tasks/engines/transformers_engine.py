@@ -102,7 +102,11 @@ class TransformersEngine:
         group = ("generate", request.adapter, shape if self._section.deterministic else None)
         asked = Asked(row, Text(request.adapter.digest if request.adapter else "", prompt))
         job = Job(asked, group, (request.sampling.max_tokens, len(prompt)), self._section.max_batch)
-        completion: Completion = await self._worker.submit(job)
+        try:
+            completion: Completion = await self._worker.submit(job)
+        except asyncio.CancelledError:
+            row.unwanted = True  # its place is free after the current token
+            raise
         return completion
 
     async def score(self, request: ScoreRequest) -> Scores:

@@ -1,8 +1,9 @@
 """The state of an unfinished training, so that one that was killed goes on where it was.
 
 One file, replaced atomically: parameters, target parameters, the optimizer's moments and step count (which is the
-learning rate's schedule too), torch's random state, the records and scores so far. Which rows are still to come needs
-no place in it: the plan of batches follows from the seed, and the number of records says how far it has come.
+learning rate's schedule too), torch's random state (the CPU's; training draws nothing from it), the records and scores
+so far. Which rows are still to come needs no place in it: the plan of batches follows from the seed, and the number of
+records says how far it has come.
 """
 
 import os

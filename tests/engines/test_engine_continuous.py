@@ -1,7 +1,9 @@
 """Continuous batching: every row writes what it would write alone, whoever comes and goes beside it."""
 
 import asyncio
-from collections.abc import Iterator
+import gc
+import weakref
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from schemas.config import EngineSection, ModelSection
 from tasks.engines import prefixes as prefixes_module
+from tasks.engines import sampler
 from tasks.engines.base import Adapter, Completion, Message, Request, Sampling
 from tasks.engines.prefixes import BLOCK, Prefixes, Text, shared
 from tasks.engines.slots import SlotCache
@@ -65,6 +68,37 @@ def test_rows_that_come_and_go_write_what_they_would_write_alone(
 
     for request, completion in asyncio.run(episodes()):
         assert list(completion.token_ids) == alone(model, engine, request)
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_a_cancelled_request_frees_its_place_in_the_middle_of_its_text(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, continuous: bool
+) -> None:
+    written = 0
+    draw = sampler.draw
+
+    def counting(rows: Sequence[sampler.Row], logits: torch.Tensor) -> tuple[list[int], list[float]]:
+        nonlocal written
+        written += 1
+        return draw(rows, logits)
+
+    async def checks() -> None:
+        engine._stop_ids = frozenset()
+        endless = [asyncio.create_task(engine.generate(greedy(turn, tokens=1500))) for turn in "abc"]
+        while written < 5:
+            await asyncio.sleep(0.01)
+        for task in endless:
+            task.cancel()
+        assert len((await engine.generate(greedy("other"))).token_ids) == 8
+        assert all(task.cancelled() for task in endless)
+        await engine.close()
+
+    monkeypatch.setattr(sampler, "draw", counting)
+    engine = TransformersEngine(
+        EngineSection(max_batch=3, continuous=continuous), ModelSection(name=str(tiny_model), dtype="float32")
+    )
+    asyncio.run(checks())
+    assert written < 500
 
 
 def test_a_waiting_request_takes_a_freed_place_at_once(engine: TransformersEngine) -> None:
@@ -126,6 +160,30 @@ def test_another_adapter_shares_nothing(
         await fresh.close()
 
     asyncio.run(checks())
+
+
+def test_what_a_batch_held_is_free_at_its_end_without_the_garbage_collector(
+    engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[SlotCache]] = []
+
+    def noted(self: SlotCache, model: PreTrainedModel, most: int) -> None:
+        made.append(weakref.ref(self))
+        init(self, model, most)
+
+    async def checks() -> None:
+        for turn in ("a", "b"):
+            await engine.generate(greedy(turn))
+        await engine.close()
+
+    init = SlotCache.__init__
+    monkeypatch.setattr(SlotCache, "__init__", noted)
+    gc.disable()
+    try:
+        asyncio.run(checks())
+        assert made and not any(cache() for cache in made)
+    finally:
+        gc.enable()
 
 
 def test_finished_rows_give_way_when_memory_is_full(

@@ -103,6 +103,21 @@ def test_a_server_outlives_one_of_two_who_want_it(kept: Kept, owner: subprocess.
     assert all_end(processes, 15)
 
 
+def test_a_server_that_stops_answering_is_ended_and_its_log_says_so(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "SILENCE_SECONDS", 2.0)
+    leases.hold(kept.folder, "stage")
+    kept.start()
+    processes = kept.wait_ready()
+    time.sleep(2.5)
+    assert all(process.is_running() for process in processes)
+    processes[1].send_signal(signal.SIGSTOP)
+    assert all_end(processes, 40)  # SIGTERM does not reach what is stopped
+    assert servers.read_server(kept.folder) is None
+    assert "no answer to /health in 2 s" in servers.last_error(kept.folder)
+
+
 def test_a_killed_keeper_takes_its_server_along(kept: Kept) -> None:
     leases.hold(kept.folder, "stage")
     kept.start()

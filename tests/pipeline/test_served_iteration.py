@@ -1,8 +1,10 @@
 """An iteration over a vLLM server of its own: one start, and what happens when the server is killed in the middle."""
 
 import asyncio
+import json
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -10,8 +12,9 @@ import pytest
 
 from schemas.config import Config
 from storage.store import Store
-from tasks.engines.servers import servers
-from tasks.iterations import run_iteration
+from tasks.engines.servers import servers, serving
+from tasks.iterations import begin_iteration, run_iteration
+from tasks.running import run_stage
 from tasks.stage import StageFailed
 
 pytestmark = pytest.mark.vllm
@@ -28,6 +31,44 @@ def config(tmp_path: Path) -> Config:
         "evaluation": {"episodes": 6, "baseline": False},
         "rollout": {"max_steps": 4},
     })  # fmt: skip
+
+
+def until_no_server_runs(store: Store) -> None:
+    deadline = time.monotonic() + 20
+    while list(servers(store.cache_dir)):
+        assert time.monotonic() < deadline, "the server outlives the iteration, which nobody wanted"
+        time.sleep(0.2)
+
+
+def test_one_start_serves_stages_before_and_after_training_through_which_it_sleeps(
+    store: Store, config: Config
+) -> None:
+    pytest.importorskip("vllm")
+    content = config.model_dump() | {
+        "algorithm": "nlac",
+        "replay": {"transitions": 2},
+        "rollout": {"episodes": 2, "max_steps": 2},
+    }
+    content["engines"]["local"]["serve"] = {"sleep": True}
+    content |= {"improvement": {"states": 2, "rounds": 1}, "pools": {"shared_gpu": True}}
+    nlac = Config.model_validate(content)
+
+    async def stages(*names: str) -> bool:
+        """Whether the server sleeps after them."""
+        for name in names:
+            await run_stage(store, nlac, name, 0)
+        ((_, server),) = servers(store.cache_dir)
+        with urllib.request.urlopen(f"{server.root_url}/is_sleeping", timeout=30) as answer:
+            return bool(json.load(answer)["is_sleeping"])
+
+    begin_iteration(store, nlac, 0)
+    with serving(nlac.engines.values(), nlac.model, store.cache_dir):
+        assert not asyncio.run(stages("rollout", "bellman-targets", "cot-correction"))
+        assert asyncio.run(stages("critic-sft"))
+        assert not asyncio.run(stages("critique"))
+        (starts,) = store.cache_dir.glob("servers/*/starts.jsonl")
+        assert len(starts.read_text().splitlines()) == 1
+    until_no_server_runs(store)
 
 
 def kill_the_server_once_something_is_answered(store: Store) -> None:
@@ -60,7 +101,4 @@ def test_a_killed_server_fails_the_stage_by_name_and_running_again_goes_on_from_
     assert episodes["status"].to_list() == ["ok"] * 6
     (starts,) = store.cache_dir.glob("servers/*/starts.jsonl")
     assert len(starts.read_text().splitlines()) == 2
-    deadline = time.monotonic() + 20
-    while list(servers(store.cache_dir)):
-        assert time.monotonic() < deadline, "the server outlives the iteration, which nobody wanted"
-        time.sleep(0.2)
+    until_no_server_runs(store)

@@ -9,7 +9,8 @@ from tiny_rows import by_hand, close, critic, encoded, gradients, policy
 from schemas.config import ModelSection, TrainingSection
 from tasks.engines.chat import ChatTokenizer
 from tasks.training import loss as loss_module
-from tasks.training.data import encode
+from tasks.training.anchor import make_anchor
+from tasks.training.data import SoftTargets, encode
 from tasks.training.loss import label_logprobs, row_coefficients, shared_prefix
 from tasks.training.optimizer import Optimizer
 from tasks.training.step import take_step
@@ -26,6 +27,34 @@ def test_label_logprobs_are_those_of_the_full_logits_whatever_the_padding_and_sh
     for together in (rows, [*rows, *encoded(chat, [policy(5)])], [rows[1]]):
         for row, logprobs in zip(together, label_logprobs(base, together), strict=True):
             torch.testing.assert_close(logprobs, by_hand(base, row), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+def test_logits_are_computed_where_a_label_token_is_predicted_and_a_chunk_at_a_time(
+    tuned: Tuned,
+    chat: ChatTokenizer,
+    model_section: ModelSection,
+    monkeypatch: pytest.MonkeyPatch,
+    anchored: bool,
+) -> None:
+    """Forwards and backwards, of hard and soft labels; with an anchor the base's logits, as many, stand beside them."""
+    vocabulary, most = tuned.model.config.vocab_size, 7
+    monkeypatch.setattr(loss_module, "LOGITS", most * vocabulary * (2 if anchored else 1))
+    soft = SoftTargets(((7, 9),) * 9, ((-1.0, -2.0),) * 9)
+    assert len(chat.segment_ids(critic(0).segments)[1]) == 9
+    batch = encoded(chat, [replace(critic(0), soft=soft), critic(1), policy(1), policy(7)])
+    anchor = (
+        make_anchor(0.3, frozenset(row.row_id for row in batch), tuned, model_section) if anchored else None
+    )
+    positions: list[int] = []
+    head = tuned.model.get_output_embeddings()
+    hook = head.register_forward_hook(lambda _, __, logits: positions.append(logits.numel() // vocabulary))
+    record = take_step(tuned, _optimizer(tuned), batch, 0, 4, anchor)
+    hook.remove()
+    assert max(positions) <= most
+    # Once on the way forward, and once more on the way back.
+    assert sum(positions) == 2 * record.label_tokens * (2 if anchored else 1)
+    assert record.tokens > 2 * record.label_tokens
 
 
 def test_gradients_flow_through_the_shared_beginning(tuned: Tuned, chat: ChatTokenizer) -> None:

@@ -32,8 +32,15 @@ def run(model: ModelSection, out: Path, processes: int = 1, **changes: Any) -> T
         "model": model, "section": SECTION, "start": None, "target": None, "optimizer": None, "tau": 0.5,
         "mix": 0.25, "main": CRITICS, "other": POLICIES, "seed": 7, "out": out,
     }  # fmt: skip
+    on_step = changes.pop("on_step", None)
     told: list[StepRecord] = []
-    result = train_in_processes(arguments | changes, processes, lambda record, _: told.append(record))
+
+    def tell(record: StepRecord, total: int) -> None:
+        told.append(record)
+        if on_step is not None:
+            on_step(record, total)
+
+    result = train_in_processes(arguments | changes, processes, tell)
     assert told == result.steps
     return result
 
@@ -129,6 +136,47 @@ def test_a_killed_training_that_goes_on_leaves_the_very_bytes_of_one_that_was_no
     assert taken == [0, 1, 2, 3] and again == whole
     for file in (f"adapter/{WEIGHTS[form]}", f"target/{WEIGHTS[form]}", "optimizer.pt"):
         assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_a_sharded_training_that_goes_on_ends_as_one_process_that_was_never_killed(
+    model_section: ModelSection, tmp_path: Path
+) -> None:
+    """With all that a large model needs at once: shards, recomputed activations, checkpoints."""
+    trainer = TrainerSection(processes=2, shard="fsdp", gradient_checkpointing=True, checkpoint_steps=1)
+    resumable: dict[str, Any] = {"trainer": trainer, "checkpoint": tmp_path / "a.pt", "anchor": ANCHORED}
+    alone = run(model_section, tmp_path / "one", anchor=ANCHORED)
+    with pytest.raises(Killed):
+        run(model_section, tmp_path / "broken", 2, on_step=killed_after(3), **resumable)
+    kept = torch.load(tmp_path / "a.pt")["steps"]
+    assert 2 <= len(kept) < len(alone.steps)
+    same(alone, run(model_section, tmp_path / "two", 2, **resumable))
+    same_folders(tmp_path / "one", tmp_path / "two", "lora")
+
+
+def test_random_numbers_go_on_where_they_were(
+    model_section: ModelSection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training draws none by itself; whoever adds dropout relies on it."""
+    from tasks.training import trainer
+
+    drawn: list[float] = []
+    taken = trainer.take_step
+
+    def drawing(*arguments: Any) -> StepRecord:
+        drawn.append(torch.rand(1).item())
+        return taken(*arguments)
+
+    monkeypatch.setattr(trainer, "take_step", drawing)
+    resumable: dict[str, Any] = {
+        "checkpoint": tmp_path / "a.pt",
+        "trainer": TrainerSection(checkpoint_steps=2),
+    }
+    with pytest.raises(Killed):
+        run(model_section, tmp_path / "out", on_step=killed_after(4), **resumable)
+    torch.manual_seed(99)
+    run(model_section, tmp_path / "out", **resumable)
+    first, again = drawn[:4], drawn[4:]
+    assert again == first[2:] and len(set(first)) == 4
 
 
 def test_what_was_done_before_the_kill_is_not_done_again(
