@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.environments.frozen_lake.maps import Lake
-from tasks.environments.frozen_lake.text import LONGEST, Foreseen, mean_value, write_cell
+from tasks.environments.frozen_lake.text import LONGEST, Foreseen, write_cell
 
 Array = npt.NDArray[np.float64]
 TIE = 1e-9  # exact values nearer than this are equal
@@ -78,11 +78,6 @@ def optimal_actions(exact: Array) -> npt.NDArray[np.bool_]:
     """Which actions are optimal, [states, actions]; all of a state's best ones."""
     best: npt.NDArray[np.bool_] = exact > exact.max(axis=1, keepdims=True) - TIE
     return best
-
-
-def values_of_futures(futures: Sequence[Sequence[str]], gamma: float) -> Array:
-    """The mean value of each group of sampled descriptions; one that can't be read is worth 0."""
-    return np.array([mean_value(group, gamma) for group in futures])
 
 
 def exact_future(lake: Lake, state: int, action: int, exact: Array, gamma: float) -> str:

@@ -2,7 +2,8 @@
 
     python -m benchmarks.training            settings, then compare
     python -m benchmarks.training settings   TRL's best settings, each tried on a few steps
-    python -m benchmarks.training compare    both sides, by turns, each in a process of its own
+    python -m benchmarks.training compare    both sides, by turns, each in a process of its own;
+                                             settings found before are taken, if they are of this model and TRL
 
 Same model, chats (`training_chats`), token ids, batches, adapter to start from, rate and steps; completion-only; all
 cores. TRL is given rows that are sorted by length within a batch, as ours are. The first step of each run is left
@@ -14,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, median
@@ -23,7 +25,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.checks import OUT, check, print_checks, write_checks
+from benchmarks.checks import OUT, check, machine, print_checks, write_checks
 from benchmarks.training_peak import flops_a_token, seconds_a_token
 from schemas.config import ModelSection
 from tasks.engines.models import resolve_model
@@ -36,8 +38,9 @@ FIRST = {
 }  # fmt: skip
 # Each differs from FIRST in one thing; weights and autocast together are the dtype.
 TRIED: list[dict[str, Any]] = [
-    {}, {"packing": True}, {"micro_batch": 1}, {"micro_batch": 8}, {"attention": "eager"}, {"autocast": False},
-    {"weights": "float32"}, {"weights": "float32", "autocast": False}, {"gradient_checkpointing": True},
+    {}, {"packing": True}, {"micro_batch": 1}, {"micro_batch": 2}, {"micro_batch": 8}, {"attention": "eager"},
+    {"autocast": False}, {"weights": "float32"}, {"weights": "float32", "autocast": False},
+    {"gradient_checkpointing": True},
 ]  # fmt: skip
 RATE = 5e-4
 Result = dict[str, Any]
@@ -73,6 +76,19 @@ def write_start(model: str, folder: Path) -> None:
     save_adapter(adapted, adapter_tensors(adapted), folder / "start", model)
 
 
+def identity(model: str) -> dict[str, Any]:
+    """What settings that were found hold for."""
+    return {"model": model, "trl": metadata.version("trl"), "cores": os.cpu_count()}
+
+
+def known_settings(model: str) -> Result | None:
+    """Settings found before, if they are of this model, this TRL and as many cores."""
+    if not SETTINGS.exists():
+        return None
+    found: Result = json.loads(SETTINGS.read_text())
+    return found if found.get("of") == identity(model) else None
+
+
 def find_settings(model: str, folder: Path, chats: int, batch_rows: int) -> Result:
     """TRL's fastest settings, starting from the best of single changes and joining those that helped."""
     speeds = {}
@@ -84,7 +100,7 @@ def find_settings(model: str, folder: Path, chats: int, batch_rows: int) -> Resu
         named = ", ".join(f"{key}={value}" for key, value in change.items()) or f"first: {FIRST}"
         table.add_row(named, *(f"{result[key]:.3g}" for key in ("speed", "cpu_speed", "peak_gib")))
         speeds[named] = {key: result[key] for key in ("speed", "cpu_speed", "peak_gib")}
-        return float(result["cpu_speed"])
+        return float(result["speed"])
 
     gains = [(attempt(change), change) for change in TRIED]
     first = gains[0][0]
@@ -96,7 +112,7 @@ def find_settings(model: str, folder: Path, chats: int, batch_rows: int) -> Resu
     if joined != best[1] and attempt(joined) > best[0]:
         best = (0.0, joined)
     Console().print(table)
-    found = {"best": FIRST | best[1], "tried": speeds}
+    found = {"best": FIRST | best[1], "tried": speeds, "of": identity(model), "measured": machine()}
     OUT.mkdir(exist_ok=True)
     SETTINGS.write_text(json.dumps(found, indent=1) + "\n")
     return found
@@ -165,10 +181,8 @@ def main(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_start(path, folder)
-        if part == "compare" and SETTINGS.exists():
-            settings = json.loads(SETTINGS.read_text())
-        else:
-            settings = find_settings(path, folder, tried_chats, tried_chats // 3)
+        settings = known_settings(path) if part == "compare" else None
+        settings = settings or find_settings(path, folder, tried_chats, tried_chats // 3)
         if part != "settings" and not compare(
             path, folder, settings, chats, batch_rows, repeats, micro_batch
         ):

@@ -78,20 +78,13 @@ def declared_capabilities(section: EngineSection) -> Capabilities:
         EngineConfigError: scripted rules that can't be imported.
     """
     if section.backend == "transformers":
-        return Capabilities(
-            structured=True,
-            scoring=True,
-            topk=True,
-            adapters=True,
-            token_ids=True,
-            seeded=section.deterministic,
-        )
+        return Capabilities(structured=True, scoring=True, topk=True, adapters=True, token_ids=True)
     if section.backend == "vllm" or section.serve is not None:
         return CAPABILITIES
     if section.backend == "openai":
         vllm = section.options.get("server") == "vllm"
         structured = bool(section.options.get("structured", vllm))
-        return Capabilities(structured=structured, scoring=vllm, topk=vllm, notes=("not bitwise repeatable",))
+        return Capabilities(structured=structured, scoring=vllm, topk=vllm)
     try:
         return rules_capabilities(load_rules(section.rules or ""))
     except RulesError as error:

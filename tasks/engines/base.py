@@ -5,7 +5,7 @@ completions. A stage submits as many requests as it has; batching and concurrenc
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NotRequired, Protocol, TypedDict, TypeVar
 
@@ -192,8 +192,6 @@ class Capabilities:
     topk: bool = False  # ScoreRequest.top_k
     adapters: bool = False  # Request.adapter
     token_ids: bool = False  # Completion.token_ids and .logprobs
-    seeded: bool = False  # the same request gives the same text, whatever runs beside it
-    notes: tuple[str, ...] = field(default=())
 
 
 class Engine(Protocol):

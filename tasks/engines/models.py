@@ -95,24 +95,6 @@ def check_model(section: ModelSection | str) -> None:
         )
 
 
-def describe_model(section: ModelSection | str) -> str:
-    """One line for people: where the weights come from, and whether they are here already.
-
-    Raises:
-        ModelError: as check_model.
-    """
-    check_model(section)
-    name = _name(section)
-    if name.startswith("package:"):
-        target = model_cache() / _cache_key(PACKAGED[name.removeprefix("package:")])
-        state = "converted" if (target / "config.json").is_file() else "to be converted at first use, 20 s"
-        return f"{name} ({state}: {target})"
-    if folder := _folder(name):
-        return f"folder {folder}"
-    state = "in the local cache" if _cached(name, _revision(section)) else "to be downloaded at first use"
-    return f"hub model {name}{'@' + rev if (rev := _revision(section)) else ''} ({state})"
-
-
 def model_digest(section: ModelSection | str) -> str:
     """A short stable string that changes when the weights do, for fingerprints; cheap even for large folders.
 

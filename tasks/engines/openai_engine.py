@@ -38,10 +38,7 @@ class OpenAIEngine:
         options = section.options
         self._vllm = options.get("server") == "vllm"
         self.capabilities = Capabilities(
-            structured=bool(options.get("structured", self._vllm)),
-            scoring=self._vllm,
-            topk=self._vllm,
-            notes=("not bitwise repeatable",),
+            structured=bool(options.get("structured", self._vllm)), scoring=self._vllm, topk=self._vllm
         )
         # A placeholder where none is named: the library would send $OPENAI_API_KEY to whatever server this is.
         self._key = os.environ.get(section.api_key_env, "") if section.api_key_env else "none"

@@ -96,4 +96,4 @@ class ScriptedEngine:
 
 def capabilities(rules: Callable[..., Any]) -> Capabilities:
     """What rules can do; tokens are words, so there are no ids."""
-    return Capabilities(structured=True, scoring=hasattr(rules, "score"), adapters=True, seeded=True)
+    return Capabilities(structured=True, scoring=hasattr(rules, "score"), adapters=True)

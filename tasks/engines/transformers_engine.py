@@ -64,12 +64,7 @@ class TransformersEngine:
     def __init__(self, section: EngineSection, model: ModelSection) -> None:
         transformers_logging.disable_progress_bar()
         self.capabilities = Capabilities(
-            structured=True,
-            scoring=True,
-            topk=True,
-            adapters=True,
-            token_ids=True,
-            seeded=section.deterministic,
+            structured=True, scoring=True, topk=True, adapters=True, token_ids=True
         )
         path = resolve_model(model)
         cuda = model.device == "cuda" or (model.device == "auto" and torch.cuda.is_available())

@@ -11,14 +11,7 @@ from schemas.config import EngineSection, ModelSection
 from tasks.engines.base import Capabilities, Completion, EngineError
 from tasks.engines.chat import ChatTokenizer
 
-CAPABILITIES = Capabilities(
-    structured=True,
-    scoring=True,
-    topk=True,
-    adapters=True,
-    token_ids=True,
-    notes=("not bitwise repeatable",),
-)
+CAPABILITIES = Capabilities(structured=True, scoring=True, topk=True, adapters=True, token_ids=True)
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the ranks vLLM reserves room for
 

@@ -58,7 +58,13 @@ def section_of(name: str) -> EngineSection:
     if name == "scripted":
         return EngineSection(backend="scripted", rules="tests.engines.rules:chatter")
     backend: Literal["vllm", "transformers"] = "vllm" if name.startswith("vllm") else "transformers"
-    return EngineSection(backend=backend, max_batch=8, merge_adapters=name.endswith("merged"))
+    return EngineSection(
+        backend=backend,
+        max_batch=8,
+        merge_adapters=name.endswith("merged"),
+        continuous=not name.endswith("batches"),
+        deterministic=name.endswith("deterministic"),
+    )
 
 
 @pytest.fixture(
@@ -66,6 +72,8 @@ def section_of(name: str) -> EngineSection:
         "scripted",
         "tiny",
         "tiny-merged",
+        "tiny-batches",
+        "tiny-deterministic",
         pytest.param("real", marks=pytest.mark.model),
         pytest.param("vllm", marks=pytest.mark.vllm),
         pytest.param("vllm-merged", marks=pytest.mark.vllm),
@@ -123,8 +131,15 @@ def test_a_backend_behaves_as_the_protocol_says(backend: Backend) -> None:
 async def prompts_follow_the_chat_template(engine: Engine, backend: Backend) -> None:
     if backend.section.backend == "scripted":
         return
-    prompt = load_chat_tokenizer(backend.model.name).prompt_ids(QUESTION)
-    assert (await engine.generate(ask())).prompt_tokens == len(prompt)
+    tokenizer = load_chat_tokenizer(backend.model.name)
+    answer = await engine.generate(ask(temperature=0.0))
+    assert answer.prompt_tokens == len(tokenizer.prompt_ids(QUESTION))
+    if engine.capabilities.scoring:  # what it writes is what the template's prompt makes likeliest
+        likely, other = [
+            await engine.score(ScoreRequest(messages, (answer.text,)))
+            for messages in (QUESTION, QUESTION[1:])
+        ]
+        assert sum(likely.segments[0]) > sum(other.segments[0])
 
 
 async def same_seed_same_text(engine: Engine) -> None:

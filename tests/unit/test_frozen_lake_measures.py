@@ -10,9 +10,9 @@ from benchmarks.frozen_lake_measures import (
     optimal_share,
     rank_agreement,
     success_probability,
-    values_of_futures,
 )
 from tasks.environments.frozen_lake.maps import make_lake
+from tasks.environments.frozen_lake.text import mean_value
 
 LAKE = make_lake(0, ("SF", "HG"), False, 1)  # right, then down
 UNIFORM = np.full((4, 4), 0.25)
@@ -70,7 +70,7 @@ def test_auroc_by_counting_pairs() -> None:
 
 def test_futures_are_worth_their_mean() -> None:
     groups = [["goal now", "hole now"], ["to r1c1 then goal n3", "nonsense"], ["to r1c1 then unclear"]]
-    assert values_of_futures(groups, 0.8) == pytest.approx([0.5, 0.32, 0.0])
+    assert [mean_value(group, 0.8) for group in groups] == pytest.approx([0.5, 0.32, 0.0])
 
 
 def test_exact_futures_state_what_dynamic_programming_knows() -> None:
@@ -80,7 +80,7 @@ def test_exact_futures_state_what_dynamic_programming_knows() -> None:
         ["to r0c0 then goal n3", "hole now", "to r0c1 then goal n2", "to r0c0 then goal n3"],
         ["to r0c0 then goal n3", "goal now", "to r0c1 then goal n2", "to r0c1 then goal n2"],
     ]
-    flat = [[description] for row in told for description in row]
-    assert values_of_futures(flat, 0.8) == pytest.approx(exact[:2].ravel())
+    values = [mean_value([description], 0.8) for row in told for description in row]
+    assert values == pytest.approx(exact[:2].ravel())
     with pytest.raises(ValueError, match="map 0 is slippery"):
         exact_future(make_lake(0, ("SF", "HG"), True, 1), 0, 0, exact, 0.8)
