@@ -11,7 +11,7 @@ is printed, and written to benchmarks/out/guess_number.json, is a table without 
 import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import comb
 from pathlib import Path
@@ -24,10 +24,11 @@ from benchmarks.checks import OUT, machine, write_checks
 from benchmarks.lake_run import measuring
 from schemas.config import Config
 from schemas.load import load_config
-from storage.history import rebuild_states
-from storage.store import Committed, Store
+from storage.history import State, rebuild_states
+from storage.store import Committed, Store, scan_parts
 from tasks.context import StageContext
-from tasks.environments.guess_number import HINT, demonstrations
+from tasks.environments.base import ActionFormat
+from tasks.environments.guess_number import HINT, Span, demonstrations
 from tasks.formats import read_action
 from tasks.iterations import begin_iteration, run_iteration
 from tasks.leaks import SOURCE_OF_TARGET, find_leaks
@@ -50,6 +51,8 @@ class Measured:
         success, low, high: rate over the evaluation games, with its 95% Wilson interval.
         invalid: share of actions that the game refused or that did not parse.
         turns: mean actions a game.
+        possible: share of actions that the hints had left possible; what a guess is worth, in many more numbers than
+            games.
         won_alone, lost_alone: games that this policy wins and the warm-started one does not, and the reverse.
         p: two-sided exact McNemar test of those.
         hints: share of predicted futures that name the hint which then followed.
@@ -60,6 +63,8 @@ class Measured:
             d' alone (`tasks.discounting`); None for the warm start.
         optimal, changed: shares of judged actions that the evaluator calls optimal, and of distilled ones that
             refinement has changed; None likewise.
+        judged_possible, distilled_possible: shares of the actions that were to be improved, and of those distilled,
+            that the hints had left possible; None likewise.
         seconds: of its stages, the warm start (in iteration 0) and the evaluation included.
     """
 
@@ -69,6 +74,7 @@ class Measured:
     high: float
     invalid: float
     turns: float
+    possible: float
     won_alone: int
     lost_alone: int
     p: float
@@ -81,6 +87,8 @@ class Measured:
     label_future: float | None
     optimal: float | None
     changed: float | None
+    judged_possible: float | None
+    distilled_possible: float | None
     seconds: float
 
 
@@ -99,11 +107,35 @@ def mcnemar(won: int, lost: int) -> float:
     return min(1.0, 2 * tail)
 
 
-def likelier(guesses: Sequence[tuple[int, str]], guess: int) -> str:
-    """The likelier hint on a guess, given earlier guesses and their hints; every number left is as likely."""
-    left = [n for n in range(1, 21) if all((n > g) == (hint == "higher") and n != g for g, hint in guesses)]
-    chances = {"higher": sum(n > guess for n in left), "lower": sum(n < guess for n in left)}
+def guessed(text: str, form: ActionFormat) -> int:
+    """The number that a policy's text guesses, read as the game does: the first one in brackets of the action, whatever
+    stands around it; 0 where there is none."""
+    found = NUMBER.search(read_action(text, form).action)
+    return int(found[1]) if found else 0
+
+
+def left_by_hints(state: State, form: ActionFormat) -> Span:
+    """The numbers that are still possible in a state; one that was tried never is."""
+    span = Span()
+    observations = [*(turn.observation for turn in state.turns[1:]), state.observation]
+    for turn, seen in zip(state.turns, observations, strict=False):
+        if hint := HINT.search(seen):
+            span = span.after(guessed(turn.text, form), hint[1])
+    return span
+
+
+def likelier(span: Span, guess: int) -> str:
+    """The likelier hint on a guess where these numbers are left, each as likely."""
+    chances = {"higher": sum(n > guess for n in span), "lower": sum(n < guess for n in span)}
     return max(chances, key=lambda hint: chances[hint])
+
+
+def possible_share(
+    states: Mapping[str, State], actions: Sequence[tuple[str, str]], form: ActionFormat
+) -> float:
+    """Of actions (transition_id, whole text), the share whose guess the hints before it left possible."""
+    found = [guessed(text, form) in left_by_hints(states[identity], form) for identity, text in actions]
+    return sum(found) / len(found)
 
 
 @dataclass(frozen=True)
@@ -131,28 +163,19 @@ async def critic_fidelity(ctx: StageContext, played: Committed) -> Fidelity:
     rows = drawn.select("transition_id", "raw_action", "next_observation").rows()
     form = ctx.environment.action_format
 
-    def guessed(text: str) -> int:
-        # As the game does: the first number in brackets of the action, whatever stands around it.
-        found = NUMBER.search(read_action(text, form).action)
-        return int(found[1]) if found else 0
-
     async def one(row: tuple[str, str, str]) -> tuple[bool, bool, bool, bool]:
         identity, text, seen = row
         state = states[identity]
         [(_, future)] = await predict_futures(ctx, state, text, 1, use="critic", item=identity)
         observations = [*(turn.observation for turn in state.turns[1:]), state.observation]
-        past = [
-            (guessed(turn.text), said[1])
-            for turn, seen_then in zip(state.turns, observations, strict=False)
-            if (said := HINT.search(seen_then))
-        ]
+        best = likelier(left_by_hints(state, form), guessed(text, form))
         truth = HINT.search(seen)
         assert truth is not None
         leak = find_leaks(
             future.thought, privileged=(seen,), visible=(*observations, text), source=SOURCE_OF_TARGET
         )
         named = f"hint is {truth[1]}" in future.description
-        return named, likelier(past, guessed(text)) == truth[1], future.malformed, leak.share > 0
+        return named, best == truth[1], future.malformed, leak.share > 0
 
     results = await asyncio.gather(*(one(row) for row in rows))
     return Fidelity(*(sum(column) / len(results) for column in zip(*results, strict=True)))
@@ -170,6 +193,9 @@ async def measure(
     lost = sum(baseline[task] and not games[task] for task in games)
     async with measuring(store, config, iteration) as ctx:
         critic = await critic_fidelity(ctx, made)
+        form = ctx.environment.action_format
+    steps = made.scan("transitions").select("transition_id", "raw_action").collect()
+    states = rebuild_states(made.scan("transitions"), steps["transition_id"])
     found = {stage: store.committed(config.run, stage, iteration) for stage in stages_of(config, iteration)}
     stages = {stage: done.manifest for stage, done in found.items() if done}
     told = {
@@ -178,27 +204,50 @@ async def measure(
     }
     return Measured(
         name=name, success=row["success_rate"], low=row["success_low"], high=row["success_high"],
-        invalid=row["invalid_action_rate"], turns=row["mean_turns"], won_alone=won, lost_alone=lost,
+        invalid=row["invalid_action_rate"], turns=row["mean_turns"],
+        possible=possible_share(states, steps.rows(), form), won_alone=won, lost_alone=lost,
         p=mcnemar(won, lost), hints=critic.hints, best_hints=critic.best_hints, malformed=critic.malformed,
         drift=made.manifest.metrics["retention_drift"], kl=made.manifest.metrics["retention_kl"],
         seconds=sum(manifest.seconds for manifest in stages.values()), **told,
+        **improved_shares(store, config, iteration, form),
     )  # fmt: skip
+
+
+def improved_shares(
+    store: Store, config: Config, iteration: int, form: ActionFormat
+) -> dict[str, float | None]:
+    """`Measured.judged_possible` and `Measured.distilled_possible`."""
+    critique, refinement = (
+        store.committed(config.run, stage, iteration) for stage in ("critique", "refinement")
+    )
+    if critique is None or refinement is None:
+        return {"judged_possible": None, "distilled_possible": None}
+    judged = critique.scan("critiques").filter(pl.col("round") == 0)
+    distilled = refinement.scan("refinements").filter("distil")
+    played = [c for i in range(iteration + 1) if (c := store.committed(config.run, "rollout", i))]
+    texts = {
+        name: table.select("transition_id", "action_text").collect()
+        for name, table in {"judged_possible": judged, "distilled_possible": distilled}.items()
+    }
+    wanted = pl.concat(texts.values())["transition_id"]
+    states = rebuild_states(scan_parts(played, "transitions"), wanted)
+    return {name: possible_share(states, rows.rows(), form) for name, rows in texts.items()}
 
 
 def line(m: Measured) -> str:
     """A row of the table, as Markdown."""
-    told = (m.label_next, m.label_future, m.optimal, m.changed)
+    told = (m.label_next, m.label_future, m.optimal, m.changed, m.judged_possible, m.distilled_possible)
     stages = " | ".join("" if share is None else f"{share:.2f}" for share in told)
     return (
         f"| {m.name} | {m.success:.3f} ({m.low:.3f}-{m.high:.3f}) | {m.invalid:.3f} | {m.turns:.1f} | "
-        f"+{m.won_alone} -{m.lost_alone} (p {m.p:.2g}) | {m.hints:.2f} of {m.best_hints:.2f} | {m.malformed:.2f} | "
-        f"{m.drift:.2f}, {m.kl:.2f} | {stages} | {m.seconds:.0f} |"
+        f"{m.possible:.3f} | +{m.won_alone} -{m.lost_alone} (p {m.p:.2g}) | {m.hints:.2f} of {m.best_hints:.2f} | "
+        f"{m.malformed:.2f} | {m.drift:.2f}, {m.kl:.2f} | {stages} | {m.seconds:.0f} |"
     )
 
 
 COLUMNS = (
-    "policy", "success", "invalid", "turns", "against warm start", "hints foreseen", "malformed", "drift, KL",
-    "label from s'", "label from d'", "optimal", "changed", "seconds",
+    "policy", "success", "invalid", "turns", "possible", "against warm start", "hints foreseen", "malformed",
+    "drift, KL", "label from s'", "label from d'", "optimal", "changed", "possible, judged", "distilled", "seconds",
 )  # fmt: skip
 HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 

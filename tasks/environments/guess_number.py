@@ -8,7 +8,7 @@ critiques whether the guess was still possible and how much it could leave.
 import asyncio
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -36,6 +36,9 @@ class Span:
 
     def __contains__(self, guess: int) -> bool:
         return self.low <= guess <= self.high
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.low, self.high + 1))
 
     def __str__(self) -> str:
         return f"{self.low} to {self.high}"
@@ -168,7 +171,7 @@ def told(role: str, episode: Sequence[Guess], at: int, stream: random.Random) ->
 def improved(guess: Guess, stream: random.Random) -> int:
     """A guess that takes the critique's advice: any possible number, or any that is nearer the middle."""
     span = guess.span
-    possible = [n for n in range(span.low, span.high + 1) if n != guess.number] or [span.low]
+    possible = [n for n in span if n != guess.number] or [span.low]
     if guess.number in span:
         nearer = [n for n in possible if abs(n - span.middle) < abs(guess.number - span.middle)]
         possible = nearer or possible

@@ -2,7 +2,9 @@
 
 import pytest
 
-from benchmarks.guess_number import likelier, mcnemar
+from benchmarks.guess_number import left_by_hints, likelier, mcnemar, possible_share
+from storage.history import State, Turn
+from tasks.environments.base import ActionFormat
 from tasks.evaluation import wilson_interval
 
 
@@ -19,8 +21,20 @@ def test_wilson_interval_of_five_in_ten() -> None:
     assert wilson_interval(0, 10)[0] == 0.0 and wilson_interval(10, 10)[1] == pytest.approx(1.0)
 
 
+FORM = ActionFormat(regex=r"\[[0-9]+\]", description="a number in brackets")
+
+
+def state(*played: tuple[int, str]) -> State:
+    """After guesses and what the game said of each."""
+    said = ["Guess!", *(f"The target number is {hint}." for _, hint in played)]
+    turns = [
+        Turn(seen, f"Thought: so.\nAction: [{guess}]") for seen, (guess, _) in zip(said, played, strict=False)
+    ]
+    return State(tuple(turns), said[-1])
+
+
 @pytest.mark.parametrize(
-    ("past", "guess", "hint"),
+    ("played", "guess", "hint"),
     [
         ([], 5, "higher"),  # 15 of 20 numbers
         ([], 16, "lower"),
@@ -30,6 +44,15 @@ def test_wilson_interval_of_five_in_ten() -> None:
     ],
 )
 def test_the_likelier_hint_counts_the_numbers_left(
-    past: list[tuple[int, str]], guess: int, hint: str
+    played: list[tuple[int, str]], guess: int, hint: str
 ) -> None:
-    assert likelier(past, guess) == hint
+    assert likelier(left_by_hints(state(*played), FORM), guess) == hint
+
+
+def test_a_guess_is_possible_if_no_hint_rules_it_out_and_it_was_not_tried() -> None:
+    states = {"first": state(), "later": state((10, "higher"), (16, "lower"))}
+    assert list(left_by_hints(states["later"], FORM)) == [11, 12, 13, 14, 15]
+    actions = [("first", 20), ("later", 11), ("later", 16), ("later", 10), ("later", 4)]
+    texts = [(identity, f"Thought: so.\nAction: [{guess}]") for identity, guess in actions]
+    assert possible_share(states, texts, FORM) == 2 / 5
+    assert possible_share(states, [("first", "no number")], FORM) == 0.0
