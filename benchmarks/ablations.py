@@ -1,6 +1,6 @@
 """What each part of the algorithm is worth on FrozenLake: NLAC without it, three seeds each.
 
-    python -m benchmarks.ablations
+    python -m benchmarks.ablations [--variant no-ema --variant priorities]
 
 Runs are those of `benchmarks.learning_curve` with one section of the configuration changed, in processes of their own;
 a run that is there already is not repeated, nor are those of `make learn`, which are the whole algorithm. Figures are
@@ -10,9 +10,10 @@ reported. Figures go to benchmarks/out/ablations.json.
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -28,6 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "priorities": {"replay": {"alpha": 0.6, "beta": 0.4}},
     "no-bootstrap": {"backup": {"draws": 0}},
 }
+Variant = StrEnum("Variant", {name: name for name in ("whole", *VARIANTS)})
 FIGURES = ("sampled_success", "optimal_states", "rank", "verdict_auroc", "malformed")
 
 
@@ -48,17 +50,26 @@ def line(name: str, figures: dict[str, list[float]]) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def main(processes: Processes = CORES, data: Path = DATA) -> None:
-    """Run every variant and print a table."""
+def main(
+    processes: Processes = CORES,
+    data: Path = DATA,
+    variant: Annotated[
+        list[Variant] | None, typer.Option(help="only this one; may be repeated. Else all")
+    ] = None,
+) -> None:
+    """Run variants and print a table."""
     data.mkdir(parents=True, exist_ok=True)
-    jobs = {("whole", seed): job(f"nlac-{seed}", seed) for seed in SEEDS} | {
-        (name, seed): job(f"{name.replace('=', '')}-{seed}", seed, data=data, **changes)
-        for name, changes in VARIANTS.items()
+    chosen = variant or list(Variant)
+    jobs = {
+        (one.value, seed): job(f"nlac-{seed}", seed)
+        if one is Variant.whole
+        else job(f"{one.value.replace('=', '')}-{seed}", seed, data=data, **VARIANTS[one.value])
+        for one in chosen
         for seed in SEEDS
     }
     with ThreadPoolExecutor(processes) as pool:
         runs = dict(zip(jobs, pool.map(measured, jobs.values()), strict=True))
-    found = {name: summary([runs[name, seed] for seed in SEEDS]) for name in ("whole", *VARIANTS)}
+    found = {one.value: summary([runs[one.value, seed] for seed in SEEDS]) for one in chosen}
     print(f"Ablations ({machine()})\n\n| variant | {' | '.join(FIGURES)} |\n|{'---|' * (len(FIGURES) + 1)}")
     print("\n".join(line(name, figures) for name, figures in found.items()))
     print(f"written to {write_checks('ablations', [], ablations=found)}")
