@@ -4,9 +4,13 @@ import socket
 from pathlib import Path
 
 import pytest
+import yaml
 
 from flows.processes import marked_processes
 from flows.stack import read_stack
+from schemas.load import load_config
+from tasks.engines import leases
+from tasks.engines.servers import server_dir
 from tasks.pipeline import STAGES
 from tests.server.conftest import LocalStack
 
@@ -34,6 +38,21 @@ def test_every_deployment_is_there_on_its_pool(stack: LocalStack) -> None:
 def test_nothing_is_written_in_the_users_home(stack: LocalStack) -> None:
     outside = [p for p in stack.home.rglob("*") if p.is_file() and ".cache/huggingface" not in str(p)]
     assert outside == []
+
+
+def test_a_server_of_our_own_is_held_by_the_stack_whose_iteration_needs_it(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    """Nobody asks its engine here, so nothing is started; the lease is what would keep it for the next iteration."""
+    content = yaml.safe_load(stack.config.read_text())
+    content["engines"]["served"] = {"backend": "openai", "serve": {}}
+    file = tmp_path / "served.yaml"
+    file.write_text(yaml.safe_dump(content | {"run": "served", "algorithm": "react"}))
+    assert stack.finish(stack.start("iteration", config=str(file)))["state_type"] == "COMPLETED"
+    config = load_config(str(file))
+    (lease,) = leases.live(server_dir(config.engines["served"], config.model, stack.store.cache_dir))
+    running = read_stack(stack.data)
+    assert running is not None and lease.name.startswith(f"stack-{running.pid}-")
 
 
 def test_down_leaves_no_process_and_frees_the_port(tmp_path: Path, stack: LocalStack) -> None:
