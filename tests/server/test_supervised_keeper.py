@@ -25,7 +25,8 @@ become_subreaper()
 supervisor = flows.supervisor.Supervisor(root, 0, None)
 folder, port = root / ".cache" / "servers" / "one", free_port(0)
 leases.hold(folder, "stack")
-orphan = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"
+sleep = "[sys.executable, '-c', 'import time; time.sleep(600)'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
+orphan = f"import subprocess, sys; print(subprocess.Popen({sleep}).pid)"
 lost = int(subprocess.run([sys.executable, "-c", orphan], stdout=subprocess.PIPE).stdout)
 command = [sys.executable, helper, str(port), str(folder / "pids")]
 servers.launch(folder, port, 60, command, {**os.environ, "NLAC_STACK": str(root)}, sleeps=False)
