@@ -17,7 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.checks import OUT, machine, write_checks
-from benchmarks.guess_number import configured, critic_fidelity, demonstrated, run_stages
+from benchmarks.guess_number import configured, demonstrated, run_stages
+from benchmarks.guess_number_measures import critic_fidelity
 from benchmarks.lake_run import measuring
 from schemas.config import Config
 from storage.store import Committed, Store

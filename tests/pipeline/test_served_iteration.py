@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.guess_number import run_stages
 from schemas.config import Config
 from storage.store import Store
 from tasks.engines.servers import servers, serving
-from tasks.iterations import begin_iteration, run_iteration
-from tasks.running import run_stage
+from tasks.iterations import run_iteration
 from tasks.stage import StageFailed
 
 pytestmark = pytest.mark.vllm
@@ -55,13 +55,11 @@ def test_one_start_serves_stages_before_and_after_training_through_which_it_slee
 
     async def stages(*names: str) -> bool:
         """Whether the server sleeps after them."""
-        for name in names:
-            await run_stage(store, nlac, name, 0)
+        await run_stages(store, nlac, names)
         ((_, server),) = servers(store.cache_dir)
         with urllib.request.urlopen(f"{server.root_url}/is_sleeping", timeout=30) as answer:
             return bool(json.load(answer)["is_sleeping"])
 
-    begin_iteration(store, nlac, 0)
     with serving(nlac.engines.values(), nlac.model, store.cache_dir):
         assert not asyncio.run(stages("rollout", "bellman-targets", "cot-correction"))
         assert asyncio.run(stages("critic-sft"))

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.guess_number import run_stages
 from schemas.config import Config
 from storage.store import Store
 from tasks import running
 from tasks.environments.base import Step
 from tasks.environments.textarena import TextArena
-from tasks.iterations import begin_iteration
 from tasks.pipeline import STAGES
-from tasks.running import run_stage
 from tests.pipeline.conftest import Iterate
 
 
@@ -42,8 +41,7 @@ def test_no_episode_waits_for_another(
         return outcome
 
     monkeypatch.setattr(TextArena, "step", slow_for_one)
-    begin_iteration(store, config, 0)
-    played = asyncio.run(run_stage(store, config, "rollout", 0)).committed
+    played = asyncio.run(run_stages(store, config, ["rollout"]))
     assert played.scan("episodes").collect()["status"].to_list() == ["ok"] * 4
     assert len(over) == 4 and over[-1] is begun[0]
 

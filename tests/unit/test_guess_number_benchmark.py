@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.guess_number import left_by_hints, likelier, mcnemar, possible_share
+from benchmarks.guess_number_measures import left_by_hints, likelier, mcnemar, possible_share
 from storage.history import State, Turn
 from tasks.environments.base import ActionFormat
 from tasks.evaluation import wilson_interval
