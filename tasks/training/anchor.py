@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from schemas.config import ModelSection
 from tasks.training.data import Encoded
-from tasks.training.loss import autocast, cross_entropy, in_chunks, label_states, targets
+from tasks.training.loss import VocabularyLosses, autocast, in_chunks, label_states, targets
 from tasks.training.model import load_trainable
 from tasks.training.tuned import Tuned
 
@@ -91,11 +91,10 @@ def anchored_losses(
     def both(
         states: torch.Tensor, base_states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor
     ) -> torch.Tensor:
-        logprobs = head(states).float().log_softmax(dim=-1)
         with torch.no_grad():
-            base_logprobs = base_head(base_states).float().log_softmax(dim=-1)
-        divergences = (logprobs.exp() * (logprobs - base_logprobs)).sum(dim=1)
-        return torch.stack([cross_entropy(logprobs, ids, shares), divergences])
+            base_logits = base_head(base_states)
+        losses: torch.Tensor = VocabularyLosses.apply(head(states), ids, shares, base_logits)
+        return losses
 
     ids, shares = (tensor.to(model.device) for tensor in targets(rows))
     states = label_states(model, rows, dtype)

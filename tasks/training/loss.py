@@ -10,8 +10,9 @@ token (sft), or, where a row has soft targets, the backup's renormalised top-k (
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -22,6 +23,8 @@ from tasks.training.packing import SHORTEST_SHARED, hidden_states
 
 # Logits that exist at once: 256 MiB in float32.
 LOGITS = 1 << 26
+# Of them, those that a CPU takes to float32 and to probabilities at once: 2 MiB, which its caches hold.
+CACHED = 1 << 19
 
 
 def label_logprobs(
@@ -83,16 +86,69 @@ def _cross_entropies(
     head = model.get_output_embeddings()
 
     def cross_entropies(states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        return cross_entropy(head(states).float().log_softmax(dim=-1), ids, shares)
+        losses: torch.Tensor = VocabularyLosses.apply(head(states), ids, shares)
+        return losses[0]
 
     states = label_states(model, rows, dtype)
     with autocast(model, dtype):
         return in_chunks(cross_entropies, head.weight.shape[0], (states, ids, shares))
 
 
-def cross_entropy(logprobs: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """-sum_v p(v) log p_theta(v) [N] of log p_theta [N, V] and p as `targets` gives it."""
-    return -(shares * logprobs.gather(1, ids)).sum(dim=1)
+class VocabularyLosses(torch.autograd.Function):
+    """Cross-entropies against p, and KL(p_theta || p_base) where a base is given, of logits.
+
+    Composed of single operations they keep three float32 tensors of the logits' size, and fill two more on the way
+    back; this keeps the logits as they are, and computes again what it needs, some rows at a time.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: torch.Tensor,
+        ids: torch.Tensor,
+        shares: torch.Tensor,
+        base: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """logits and base's [N, V], p as `targets` gives it; float32 [1, N], with a base [2, N]."""
+        ctx.save_for_backward(logits, ids, shares, base)
+        found = []
+        for logprobs, some_ids, some_shares, apart in _rows_at_a_time(logits, ids, shares, base):
+            losses = [-(some_shares * logprobs.gather(1, some_ids)).sum(dim=1)]
+            if apart is not None:
+                losses.append((logprobs.exp() * apart).sum(dim=1))
+            found.append(torch.stack(losses))
+        return torch.cat(found, dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        """With g the gradient of a cross-entropy and h that of a KL, d logits = g (sum(p) p_theta - p) + h p_theta
+        (log p_theta - log p_base - KL)."""
+        logits, ids, shares, base = ctx.saved_tensors
+        found, begin = torch.empty_like(logits), 0
+        for logprobs, some_ids, weights, apart in _rows_at_a_time(
+            logits, ids, shares * grads[0, :, None], base
+        ):
+            end = begin + len(logprobs)
+            probabilities = logprobs.exp_()
+            grad = probabilities * weights.sum(dim=1, keepdim=True)
+            if apart is not None:
+                divergences = (probabilities * apart).sum(dim=1, keepdim=True)
+                grad += probabilities * (apart - divergences) * grads[1, begin:end, None]
+            found[begin:end] = grad.scatter_add_(1, some_ids, -weights)
+            begin = end
+        return found, None, None, None
+
+
+def _rows_at_a_time(
+    logits: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor, base: torch.Tensor | None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+    """log p_theta [n, V] in float32, ids, shares, and log p_theta - log p_base or None, of some rows after others."""
+    size = max(1, CACHED // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+    for begin in range(0, len(logits), size):
+        some = slice(begin, begin + size)
+        logprobs = logits[some].log_softmax(dim=-1, dtype=torch.float32)
+        apart = None if base is None else logprobs - base[some].log_softmax(dim=-1, dtype=torch.float32)
+        yield logprobs, ids[some], shares[some], apart
 
 
 def autocast(model: PreTrainedModel, dtype: torch.dtype) -> torch.autocast:

@@ -24,6 +24,9 @@ ATTENTION = "nlac_packed_attention"
 SHORTEST_SHARED = 32
 # Own tokens by which rows that attention lays side by side differ at most.
 LIKE = 32
+# A packed sequence is filled up to a multiple: for each length that oneDNN's products see for the first time they keep
+# half a megabyte of code a layer's shape.
+MULTIPLE = 16
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,8 @@ def hidden_states(
         return torch.cat([state.last_hidden_state[0] for state in states]), list(begins)[:-1]
     order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
     lengths = [len(rows[number]) - shared for number in order]
+    fill = -(shared + sum(lengths)) % MULTIPLE
+    lengths[-1] += fill  # behind the last row, where no row looks
     packing = Packing(shared, like_lengths(lengths, device))
     ids, positions = [*rows[0][:shared]], [*range(shared)]
     begins = [0] * len(rows)
@@ -115,13 +120,16 @@ def hidden_states(
         begins[number] = len(ids)
         ids += rows[number][shared:]
         positions += range(shared, len(rows[number]))
+    tokens = len(ids)
+    ids += ids[-1:] * fill
+    positions += positions[-1:] * fill
     hidden: torch.Tensor = decoder(
         input_ids=torch.tensor([ids], device=device),
         position_ids=torch.tensor([positions], device=device),
         use_cache=False,
         packing=packing,
     ).last_hidden_state
-    return hidden[0], begins
+    return hidden[0, :tokens], begins
 
 
 def packs(model: PreTrainedModel) -> bool:

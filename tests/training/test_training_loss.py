@@ -1,5 +1,7 @@
 """The loss against arithmetic done by hand on full logits."""
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,7 +13,7 @@ from tasks.engines.chat import ChatTokenizer
 from tasks.training import loss as loss_module
 from tasks.training.anchor import make_anchor
 from tasks.training.data import SoftTargets, encode
-from tasks.training.loss import label_logprobs, row_coefficients, shared_prefix
+from tasks.training.loss import VocabularyLosses, label_logprobs, row_coefficients, shared_prefix
 from tasks.training.optimizer import Optimizer
 from tasks.training.step import take_step
 from tasks.training.tuned import Tuned
@@ -55,6 +57,41 @@ def test_logits_are_computed_where_a_label_token_is_predicted_and_a_chunk_at_a_t
     # Once on the way forward, and once more on the way back.
     assert sum(positions) == 2 * record.label_tokens * (2 if anchored else 1)
     assert record.tokens > 2 * record.label_tokens
+
+
+@pytest.mark.parametrize("with_base", [False, True])
+@pytest.mark.parametrize("rows_at_once", [1, 2, 100])
+def test_losses_and_gradients_of_logits_are_those_of_the_formulas(
+    with_base: bool, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hard targets, soft ones, and soft ones filled up, against torch's own differentiation; and p = (3/4, 1/4) by
+    hand."""
+    monkeypatch.setattr(loss_module, "CACHED", rows_at_once * 5)
+    generator = torch.Generator().manual_seed(0)
+    logits, base = (torch.randn(4, 5, generator=generator) for _ in range(2))
+    logits[0] = torch.tensor([3.0, 1.0, 1e-9, 1e-9, 1e-9]).log()  # p_theta = (3/4, 1/4, 0, 0, 0)
+    ids = torch.tensor([[0, 1], [4, 0], [2, 3], [1, 4]])
+    shares = torch.tensor([[0.75, 0.25], [1.0, 0.0], [0.9, 0.1], [0.5, 0.5]])
+    weights = torch.tensor([[0.3, 1.0, 2.0, 0.1], [1.5, 0.2, 0.4, 1.0]])[: 1 + with_base]
+
+    def composed(logits: torch.Tensor) -> torch.Tensor:
+        logprobs = logits.log_softmax(dim=1)
+        losses = [-(shares * logprobs.gather(1, ids)).sum(dim=1)]
+        if with_base:
+            losses.append((logprobs.exp() * (logprobs - base.log_softmax(dim=1))).sum(dim=1))
+        return torch.stack(losses)
+
+    def both(compute: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        leaf = logits.clone().requires_grad_()
+        losses = compute(leaf)
+        (losses * weights).sum().backward()
+        assert leaf.grad is not None
+        return losses.detach(), leaf.grad
+
+    found = both(lambda x: VocabularyLosses.apply(x, ids, shares, base if with_base else None))
+    for ours, theirs in zip(found, both(composed), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert found[0][0, 0].item() == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
 
 
 def test_gradients_flow_through_the_shared_beginning(tuned: Tuned, chat: ChatTokenizer) -> None:

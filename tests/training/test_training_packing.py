@@ -26,6 +26,7 @@ from transformers import (
 from schemas.config import ModelSection, TrainerSection
 from tasks.training.data import Encoded
 from tasks.training.packing import (
+    MULTIPLE,
     attend_last,
     hidden_states,
     like_lengths,
@@ -85,8 +86,15 @@ def test_packed_rows_and_their_gradients_are_those_of_each_row_alone(
     of_each = gradients(expected)
     use_packing(model)
     assert packs(model)
+    computed: list[int] = []
+    hook = model.get_decoder().register_forward_pre_hook(
+        lambda _, __, given: computed.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
     states, begins = hidden_states(model, ROWS, shared)
-    assert len(states) == shared + sum(len(row) - shared for row in ROWS)  # nothing twice, no padding
+    hook.remove()
+    # Nothing twice, no padding of each row, and one filling of all.
+    assert len(states) == shared + sum(len(row) - shared for row in ROWS)
+    assert computed[0] % MULTIPLE == 0 and len(states) <= computed[0] < len(states) + MULTIPLE
     own = [states[begin : begin + len(row) - shared] for begin, row in zip(begins, ROWS, strict=True)]
     for mine, theirs in zip(chain(own, gradients(own)), chain(expected, of_each), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
