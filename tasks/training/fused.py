@@ -1,27 +1,24 @@
-"""LoRA layers, norms and attention with their own way back, for training on a CPU.
+"""LoRA layers, gated MLPs and norms with their own way back, for training on a CPU.
 
 Composed of single operations, an adapted layer passes over its output four times (cast, scale, add, cast) and keeps
-copies of it for the way back, and a norm keeps three float32 copies of its input; torch's fused attention takes three
-times as long back as forth. They are written out here: what they compute is the same up to rounding (tested against
-the libraries' own).
+copies of it for the way back, a gated MLP keeps four tensors of its width where two hold all there is to know, and a
+norm keeps three float32 copies of its input. They are written out here: what they compute is the same up to rounding
+(tested against the libraries' own).
 """
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
 
 import torch
 from peft.tuners.lora import Linear as LoraLinear
+from torch.nn.functional import silu
 from transformers import PreTrainedModel
 
 SIDES = ("lora_A", "lora_B")
-# A block of queries attends to the keys up to its end: what lies behind, half of all products, is mostly left out.
-BLOCK = 128
-# Tokens of a row up to which attention's shares are kept; there they are a third of all that a layer of SmolLM2 keeps.
-KEPT = 1024
 
 
 class AdaptedLinears(torch.autograd.Function):
@@ -36,40 +33,87 @@ class AdaptedLinears(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         """x [..., K], then all W_i [N_i, K], all A_i [r_i, K] and all B_i [N_i, r_i]; products are in the dtype of the
         W_i."""
-        count = len(scales)
-        weights, a, b = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
-        dtype = weights[0].dtype
-        flat = x.reshape(-1, x.shape[-1])
-        all_a, low_b = torch.cat(a).to(dtype), [one.to(dtype) for one in b]
-        low = flat @ all_a.T
-        ranks = [len(one) for one in a]
-        outs = []
-        for weight, part, one, scale in zip(weights, low.split(ranks, dim=1), low_b, scales, strict=True):
-            outs.append((flat @ weight.T).addmm_(part, one.T, alpha=scale).view(*x.shape[:-1], -1))
-        ctx.save_for_backward(flat, low, all_a, *weights, *low_b)
-        ctx.scales, ctx.ranks, ctx.shape = scales, ranks, x.shape
-        return tuple(outs)
+        outs, kept = _adapted_forth(x, scales, tensors)
+        ctx.save_for_backward(x, *kept)
+        ctx.scales = scales
+        return outs
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         """dx, none for the W_i, dA_i and dB_i in float32."""
-        count = len(ctx.scales)
-        flat, low, all_a, *rest = ctx.saved_tensors
-        layers = list(
-            zip(grads, rest[:count], rest[count:], low.split(ctx.ranks, dim=1), ctx.scales, strict=True)
-        )
-        grad_x, low_grads, grads_b = None, [], []
-        for grad, weight, low_b, part, scale in layers:
-            grad = grad.reshape(-1, len(weight))
-            low_grads.append((grad @ low_b).mul_(scale))
-            grads_b.append((grad.T @ part).float().mul_(scale))
-            if ctx.needs_input_grad[0]:
-                grad_x = grad @ weight if grad_x is None else grad_x.addmm_(grad, weight)
-        low_grad = torch.cat(low_grads, dim=1)
-        if grad_x is not None:
-            grad_x = grad_x.addmm_(low_grad, all_a).view(ctx.shape)
-        grads_a = (low_grad.T @ flat).float().split(ctx.ranks)
-        return grad_x, None, *[None] * count, *grads_a, *grads_b
+        x, *kept = ctx.saved_tensors
+        grad_x, of_tensors = _adapted_back(grads, x, ctx.scales, kept, ctx.needs_input_grad[0])
+        return grad_x, None, *of_tensors
+
+
+class GatedLinear(torch.autograd.Function):
+    """y = h W^T + s (h A^T) B^T with h = silu(g) u and W frozen; g and u are kept, and h computed from them again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gate: torch.Tensor, up: torch.Tensor, scale: float, *tensors: torch.Tensor
+    ) -> torch.Tensor:
+        """gate and up [..., K], then W [N, K], A [r, K] and B [N, r]."""
+        (out,), kept = _adapted_forth(silu(gate).mul_(up), (scale,), tensors)
+        ctx.save_for_backward(gate, up, *kept)
+        ctx.scale = scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        """dg, du, none for W, dA and dB in float32."""
+        gate, up, *kept = ctx.saved_tensors
+        active = silu(gate)
+        grad_h, of_tensors = _adapted_back((grad,), active * up, (ctx.scale,), kept)
+        assert grad_h is not None
+        grad_up = active.mul_(grad_h)
+        return torch.ops.aten.silu_backward(grad_h.mul_(up), gate), grad_up, None, *of_tensors
+
+
+def _adapted_forth(
+    x: torch.Tensor, scales: Sequence[float], tensors: Sequence[torch.Tensor]
+) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]:
+    """The y_i, and what the way back needs beside x: the low ranks' part, all A in one, the W_i and the B_i."""
+    count = len(scales)
+    weights, a, b = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
+    dtype = weights[0].dtype
+    flat = x.reshape(-1, x.shape[-1])
+    all_a, low_b = torch.cat(a).to(dtype), [one.to(dtype) for one in b]
+    low = flat @ all_a.T
+    parts = low.split([len(one) for one in a], dim=1)
+    outs = (
+        (flat @ weight.T).addmm_(part, one.T, alpha=scale).view(*x.shape[:-1], -1)
+        for weight, part, one, scale in zip(weights, parts, low_b, scales, strict=True)
+    )
+    return tuple(outs), [low, all_a, *weights, *low_b]
+
+
+def _adapted_back(
+    grads: Sequence[torch.Tensor],
+    x: torch.Tensor,
+    scales: Sequence[float],
+    kept: Sequence[torch.Tensor],
+    of_x: bool = True,
+) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
+    """dx, if it is asked for, and of the tensors: none for the W_i, dA_i and dB_i in float32."""
+    low, all_a, *rest = kept
+    weights, low_b = rest[: len(scales)], rest[len(scales) :]
+    flat = x.reshape(-1, x.shape[-1])
+    ranks = [one.shape[1] for one in low_b]
+    grad_x, low_grads, grads_b = None, [], []
+    for grad, weight, one, part, scale in zip(
+        grads, weights, low_b, low.split(ranks, dim=1), scales, strict=True
+    ):
+        grad = grad.reshape(-1, len(weight))
+        low_grads.append((grad @ one).mul_(scale))
+        grads_b.append((grad.T @ part).float().mul_(scale))
+        if of_x:
+            grad_x = grad @ weight if grad_x is None else grad_x.addmm_(grad, weight)
+    low_grad = torch.cat(low_grads, dim=1)
+    if grad_x is not None:
+        grad_x = grad_x.addmm_(low_grad, all_a).view(x.shape)
+    grads_a = (low_grad.T @ flat).float().split(ranks)
+    return grad_x, [*[None] * len(scales), *grads_a, *grads_b]
 
 
 class RootMeanSquareNorm(torch.autograd.Function):
@@ -95,91 +139,6 @@ class RootMeanSquareNorm(torch.autograd.Function):
         carried = grad.to(torch.float32, copy=True).mul_(weight)
         shared = (carried * unit).mean(dim=-1, keepdim=True)
         return carried.addcmul_(unit, shared, value=-1).mul_(inverse).to(x.dtype), grad_weight, None
-
-
-class CausalAttention(torch.autograd.Function):
-    """softmax(scale q k^T) v over positions up to each query's own, the last query's being the last; key heads are
-    shared by groups of query heads.
-
-    What a query gives each position is kept for the way back of short rows, and computed again for long ones: it grows
-    with the square of the length, and would be most of what a long row takes.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-        window: int | None = None,
-    ) -> torch.Tensor:
-        """query [R, H, T, D], key and value [R, G, L, D] of one dtype with L >= T; returns [R, H, T, D]. With a window
-        a query sees no more than so many positions, its own counted."""
-        (rows, heads, length, width), (_, groups, keys, _) = query.shape, key.shape
-        shape = (rows * groups, heads // groups, length, width)
-        q = query.reshape(shape)
-        k, v = (side.reshape(rows * groups, keys, width) for side in (key, value))
-        out = torch.empty_like(q)
-        shares = []
-        for begin in range(0, length, BLOCK):
-            end = min(begin + BLOCK, length)
-            share = _share(q, k, begin, end, scale, window)
-            out[:, :, begin:end] = torch.bmm(share, v[:, : share.shape[-1]]).view(
-                rows * groups, -1, end - begin, width
-            )
-            if keys <= KEPT:
-                shares.append(share)
-        ctx.save_for_backward(q, k, v, out, *shares)
-        ctx.scale, ctx.window, ctx.shape = scale, window, (query.shape, key.shape)
-        return out.view(query.shape)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        """Gradients of query, key and value."""
-        q, k, v, out, *shares = ctx.saved_tensors
-        grad, length, width = grad.reshape(q.shape), *q.shape[2:]
-        # sum_j p_j dp_j = dout . out, for each query
-        carried = (grad * out).sum(dim=-1, keepdim=True)
-        grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for number, begin in enumerate(range(0, length, BLOCK)):
-            end = min(begin + BLOCK, length)
-            share = shares[number] if shares else _share(q, k, begin, end, ctx.scale, ctx.window)
-            seen = slice(share.shape[-1])
-            of_out = grad[:, :, begin:end].reshape(len(q), -1, width)
-            grad_v[:, seen].baddbmm_(share.mT, of_out)
-            lost = carried[:, :, begin:end].reshape(len(q), -1, 1)
-            low = torch.baddbmm(lost, of_out, v[:, seen].mT, beta=-1).mul_(share)
-            block = q[:, :, begin:end].reshape(len(q), -1, width)
-            grad_q[:, :, begin:end] = torch.bmm(low, k[:, seen]).view(len(q), -1, end - begin, width)
-            grad_k[:, seen].baddbmm_(low.mT, block)
-        grad_q.mul_(ctx.scale)
-        grad_k.mul_(ctx.scale)
-        of_query, of_key = ctx.shape
-        return grad_q.view(of_query), grad_k.view(of_key), grad_v.view(of_key), None, None
-
-
-def seen_positions(
-    queries: range, keys: int, window: int | None, device: torch.device | None = None
-) -> torch.Tensor:
-    """Whether a query at each of these positions sees each of the first `keys`: boolean [queries, keys]."""
-    own = torch.arange(queries.start, queries.stop, device=device)[:, None]
-    position = torch.arange(keys, device=device)
-    seen = position <= own
-    return seen if window is None else seen & (position > own - window)
-
-
-def _share(
-    q: torch.Tensor, k: torch.Tensor, begin: int, end: int, scale: float, window: int | None
-) -> torch.Tensor:
-    """What the queries from `begin` to `end` give each position up to the last one's:
-    [R * G, queries of a group, positions]."""
-    offset = k.shape[1] - q.shape[2]
-    block = q[:, :, begin:end].reshape(len(q), -1, q.shape[3])
-    seen = seen_positions(range(offset + begin, offset + end), offset + end, window)
-    hidden = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(seen.logical_not_(), float("-inf"))
-    scores = torch.baddbmm(hidden.repeat(q.shape[1], 1), block, k[:, : offset + end].mT, alpha=scale)
-    return scores.softmax(dim=-1).to(q.dtype)
 
 
 class _Together:
@@ -211,15 +170,47 @@ class _Together:
 
 
 def _adapted(layers: Sequence[LoraLinear], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    scales, tensors = _parts(layers)
+    outs: tuple[torch.Tensor, ...] = AdaptedLinears.apply(x.to(tensors[0].dtype), scales, *tensors)
+    return outs
+
+
+def _parts(layers: Sequence[LoraLinear]) -> tuple[list[float], list[torch.Tensor]]:
+    """Scales of layers, and their weights, all A and all B."""
     weights = [layer.get_base_layer().weight for layer in layers]
     names = [layer.active_adapters[0] for layer in layers]
     a, b = (
         [getattr(layer, side)[name].weight for layer, name in zip(layers, names, strict=True)]
         for side in SIDES
     )
-    scales = [layer.scaling[name] for layer, name in zip(layers, names, strict=True)]
-    outs: tuple[torch.Tensor, ...] = AdaptedLinears.apply(x.to(weights[0].dtype), scales, *weights, *a, *b)
-    return outs
+    return [layer.scaling[name] for layer, name in zip(layers, names, strict=True)], [*weights, *a, *b]
+
+
+def _gated(
+    mlp: torch.nn.Module, usual: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+) -> torch.Tensor:
+    """What a gated MLP computes whose last layer is adapted; with its adapter off, as usual."""
+    if mlp.down_proj.disable_adapters:
+        return usual(x)
+    (scale,), tensors = _parts([mlp.down_proj])
+    gate, up = (layer(x).to(tensors[0].dtype) for layer in (mlp.gate_proj, mlp.up_proj))
+    out: torch.Tensor = GatedLinear.apply(gate, up, scale, *tensors)
+    return out
+
+
+@torch.no_grad()
+def fuse_gated(model: PreTrainedModel) -> None:
+    """Have a model's gated MLPs computed as above, in place, where their last layer is a plain LoRA layer. A module
+    that has their layers is asked what it computes: families differ in it."""
+    for module in model.modules():
+        layers = [getattr(module, name, None) for name in ("down_proj", "gate_proj", "up_proj")]
+        if isinstance(layers[0], LoraLinear) and _plain(layers[0]) and all(map(callable, layers)):
+            weight = layers[0].get_base_layer().weight
+            # A gate's input is as wide as what comes out at the end.
+            probe = torch.linspace(-1, 2, 2 * len(weight), dtype=weight.dtype, device=weight.device)
+            usual, fused = module.forward, partial(_gated, module, module.forward)
+            if torch.allclose(*(mlp(probe.view(1, 2, -1)) for mlp in (usual, fused)), rtol=1e-2, atol=1e-4):
+                module.forward = fused
 
 
 def fuse_adapter(model: PreTrainedModel) -> None:
@@ -240,6 +231,7 @@ def fuse_adapter(model: PreTrainedModel) -> None:
     for layer in layers:
         if times[layer] != 1:  # an expert that was not asked, or a layer in several places
             _Together([layer])
+    fuse_gated(model)
 
 
 @torch.no_grad()

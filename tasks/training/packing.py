@@ -17,7 +17,7 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from tasks.training.fused import CausalAttention, seen_positions
+from tasks.training.attention import CausalAttention, seen_positions
 
 ATTENTION = "nlac_packed_attention"
 # A shorter common beginning is not worth an attention of its own.

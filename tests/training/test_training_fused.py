@@ -11,15 +11,18 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from tasks.training import fused
-from tasks.training.fused import CausalAttention, fuse_adapter, fuse_norms
+from tasks.training import attention
+from tasks.training.attention import CausalAttention
+from tasks.training.fused import fuse_adapter, fuse_norms
 
 
-def test_adapted_layers_and_their_gradients_are_those_of_peft() -> None:
-    """In a decoder, where some layers read one tensor, and others one of their own."""
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_adapted_layers_and_their_gradients_are_those_of_peft(activation: str) -> None:
+    """In a decoder, where some layers read one tensor, and others one of their own. A gated MLP keeps two tensors of
+    its width; one with another activation is left as it is."""
     config = LlamaConfig(
         vocab_size=16, hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2,
+        num_key_value_heads=2, hidden_act=activation,
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -45,6 +48,13 @@ def test_adapted_layers_and_their_gradients_are_those_of_peft() -> None:
     layer = base.model.layers[0]
     groups = [layer.self_attn.q_proj, layer.self_attn.o_proj, layer.mlp.gate_proj, layer.mlp.down_proj]
     assert [len(first.forward.func.__self__.layers) for first in groups] == [3, 1, 2, 1]
+    kept: dict[int, torch.Tensor] = {}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.setdefault(tensor.data_ptr(), tensor), lambda tensor: tensor
+    ):
+        layer.mlp(torch.randn(5, 8))
+    wide = [tensor for tensor in kept.values() if tensor.shape == (5, 12)]
+    assert len(wide) == (2 if activation == "silu" else 4)
     x, y = torch.randn(3, 8), torch.randn(3, 8)
     layer.mlp.gate_proj(x)
     torch.testing.assert_close(layer.mlp.up_proj(y), LoraLinear.forward(layer.mlp.up_proj, y))
@@ -56,7 +66,7 @@ def test_attention_and_its_gradients_are_those_of_torch(
     length: int, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also over several blocks of queries, where key heads are shared, and of rows too long to keep the shares of."""
-    monkeypatch.setattr(fused, "KEPT", kept)
+    monkeypatch.setattr(attention, "KEPT", kept)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         sides = [torch.randn(2, heads, length, 8, requires_grad=True) for heads in (6, 2, 2)]
