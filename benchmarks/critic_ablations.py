@@ -17,13 +17,13 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.checks import OUT, machine, write_checks
-from benchmarks.guess_number import configured, demonstrated, run_stages
+from benchmarks.guess_number import configured, demonstrated
 from benchmarks.guess_number_measures import critic_fidelity
 from benchmarks.lake_run import measuring
 from schemas.config import Config
 from storage.store import Committed, Store
 from tasks.export import committed_adapter, export_policy, find_policy
-from tasks.iterations import run_iteration
+from tasks.iterations import run_iteration, run_stages
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "whole": {},

@@ -10,7 +10,6 @@ is printed, and written to benchmarks/out/guess_number.json, is a table without 
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -24,12 +23,11 @@ from benchmarks.lake_run import measuring
 from schemas.config import Config
 from schemas.load import load_config
 from storage.history import rebuild_states
-from storage.store import Committed, Store, scan_parts
+from storage.store import Store, scan_parts
 from tasks.environments.base import ActionFormat
 from tasks.environments.guess_number import demonstrations
-from tasks.iterations import begin_iteration, run_iteration
+from tasks.iterations import run_iteration, run_stages
 from tasks.pipeline import stages_of
-from tasks.running import run_stage
 
 CONFIG = "configs/guess_number_smollm2.yaml"
 ROWS = 160  # demonstrations of each role
@@ -169,14 +167,6 @@ def configured(file: Path, **changes: object) -> Config:
     content = load_config(CONFIG).model_dump()
     content["warm_start"]["file"] = str(file)
     return Config.model_validate({**content, **changes})
-
-
-async def run_stages(store: Store, config: Config, stages: Sequence[str]) -> Committed:
-    """Run stages of iteration 0, or reuse them; returns the last one's folder."""
-    with store.lock(config.run, "benchmark"):
-        begin_iteration(store, config, 0)
-        results = [await run_stage(store, config, stage, 0) for stage in stages]
-    return results[-1].committed
 
 
 async def experiment(data: Path, file: Path, minutes: float) -> None:

@@ -1,11 +1,12 @@
 """Iterations: which one is next, the configuration it is frozen with, running one in this process."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from schemas.config import Config
 from schemas.load import dump_config, load_config
 from storage.files import replace_text
-from storage.store import Store
+from storage.store import Committed, Store
 from tasks.engines.servers import serving
 from tasks.pipeline import stages_of
 from tasks.progress import Report
@@ -115,6 +116,28 @@ async def run_iteration(
             ]
         finish_iteration(store, config.run, number)
     return results
+
+
+async def run_stages(store: Store, config: Config, stages: Sequence[str], iteration: int = 0) -> Committed:
+    """Run some stages of an iteration in this process, or reuse them; it is not finished by that.
+
+    Args:
+        store: the artifact store.
+        config: the resolved configuration.
+        stages: which, in the order of the pipeline.
+        iteration: whose.
+
+    Returns:
+        what the last one committed.
+
+    Raises:
+        RunLocked: something else writes the run.
+        StageFailed: a stage failed.
+    """
+    with store.lock(config.run, "stages in process"):
+        begin_iteration(store, config, iteration)
+        results = [await run_stage(store, config, stage, iteration) for stage in stages]
+    return results[-1].committed
 
 
 def result_row(stage: str, result: StageResult) -> dict[str, str | int | float]:

@@ -200,17 +200,14 @@ def _gated(
 
 @torch.no_grad()
 def fuse_gated(model: PreTrainedModel) -> None:
-    """Have a model's gated MLPs computed as above, in place, where their last layer is a plain LoRA layer. A module
-    that has their layers is asked what it computes: families differ in it."""
+    """Have a model's gated MLPs computed as above, in place, where their last layer is a plain LoRA layer."""
     for module in model.modules():
         layers = [getattr(module, name, None) for name in ("down_proj", "gate_proj", "up_proj")]
         if isinstance(layers[0], LoraLinear) and _plain(layers[0]) and all(map(callable, layers)):
             weight = layers[0].get_base_layer().weight
             # A gate's input is as wide as what comes out at the end.
             probe = torch.linspace(-1, 2, 2 * len(weight), dtype=weight.dtype, device=weight.device)
-            usual, fused = module.forward, partial(_gated, module, module.forward)
-            if torch.allclose(*(mlp(probe.view(1, 2, -1)) for mlp in (usual, fused)), rtol=1e-2, atol=1e-4):
-                module.forward = fused
+            _fuse(module, partial(_gated, module, module.forward), probe.view(1, 2, -1))
 
 
 def fuse_adapter(model: PreTrainedModel) -> None:
@@ -236,17 +233,22 @@ def fuse_adapter(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def fuse_norms(model: PreTrainedModel) -> None:
-    """Have a model's root-mean-square norms computed as above, in place. A module that is called so is asked what it
-    computes: families differ in it, and those that compute something else stay as they are."""
+    """Have a model's root-mean-square norms computed as above, in place."""
     for module in model.modules():
         eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
         if type(module).__name__.endswith("RMSNorm") and isinstance(eps, float):
             weight = module.weight
             probe = torch.linspace(-1, 2, 2 * len(weight)).view(2, -1).to(weight.dtype)
-            if torch.allclose(
-                module(probe), RootMeanSquareNorm.apply(probe, weight, eps), rtol=1e-2, atol=1e-4
-            ):
-                module.forward = _norm_of(module, eps)
+            _fuse(module, _norm_of(module, eps), probe)
+
+
+def _fuse(
+    module: torch.nn.Module, fused: Callable[[torch.Tensor], torch.Tensor], probe: torch.Tensor
+) -> None:
+    """Have a module computed so if it computes that: modules of one name differ between families, and those that
+    compute something else stay as they are."""
+    if torch.allclose(module.forward(probe), fused(probe), rtol=1e-2, atol=1e-4):
+        module.forward = fused
 
 
 def _norm_of(module: torch.nn.Module, eps: float) -> Any:

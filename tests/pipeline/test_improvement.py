@@ -9,10 +9,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from benchmarks.guess_number import run_stages
 from schemas.config import Config
 from storage.store import Store
 from tasks.export_rows import export_rows
+from tasks.iterations import run_stages
 from tasks.pipeline import stages_of
 from tests.pipeline.conftest import Iterate
 from tests.support import improvement_rules

@@ -10,11 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.guess_number import run_stages
 from schemas.config import Config
 from storage.store import Store
 from tasks.engines.servers import servers, serving
-from tasks.iterations import run_iteration
+from tasks.iterations import run_iteration, run_stages
 from tasks.stage import StageFailed
 
 pytestmark = pytest.mark.vllm

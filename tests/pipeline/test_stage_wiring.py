@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.guess_number import run_stages
 from schemas.config import Config
 from storage.store import Store
 from tasks import running
 from tasks.environments.base import Step
 from tasks.environments.textarena import TextArena
+from tasks.iterations import run_stages
 from tasks.pipeline import STAGES
 from tests.pipeline.conftest import Iterate
 
