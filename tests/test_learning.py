@@ -83,12 +83,14 @@ def test_every_bar_can_be_missed() -> None:
         assert [c.name for c in checks if not c.ok] == [f"{name}_median"]
 
 
-def test_controls_are_held_to_their_bars() -> None:
+def test_the_median_of_each_control_is_held_to_its_bars() -> None:
     chance = _run(0.1, rank=0.5)
-    assert all(c.ok for c in control_checks({"shuffled": chance, "frozen_target": chance}, True))
+    assert all(c.ok for c in control_checks({"shuffled": [chance] * 3, "frozen_target": [chance] * 3}, True))
     for learned, missed in ((_run(0.1, rank=0.66), "rank"), (_run(0.16, rank=0.5), "success")):
-        checks = control_checks({"shuffled": chance, "frozen_target": learned}, True)
-        assert [c.name for c in checks if not c.ok] == [f"control_frozen_target_{missed}"]
+        once = control_checks({"shuffled": [chance] * 3, "frozen_target": [learned, chance, chance]}, True)
+        assert all(c.ok for c in once)
+        twice = control_checks({"shuffled": [chance] * 3, "frozen_target": [learned, chance, learned]}, True)
+        assert [c.name for c in twice if not c.ok] == [f"control_frozen_target_{missed}"]
     [twins] = [c for c in control_checks({}, False) if not c.ok]
     assert twins.name == "same_seed_identical"
 
