@@ -78,6 +78,7 @@ def replay(root: Path, folders: int, repeats: int) -> tuple[list[Check], dict[st
             "scan": lambda: part("scan", root, folders),
             "narrow scan": lambda: part("scan_narrow", root, folders),
             "draw of a quarter": lambda: part("draw", root, quarter),
+            "rows drawn, with histories": lambda: part("replayed", root, folders),
         },
     )
     seconds = {name: measured["seconds"] for name, measured in found.items()}
