@@ -34,7 +34,7 @@ PIECES = {
         "from tasks.engines.chat import load_chat_tokenizer; load_chat_tokenizer({model!r})"
     ),
     "engine and trainer in process, imports": (
-        "from tasks.lean_imports import without\nwith without('sklearn'):\n"
+        "from tasks.lean_imports import lean_transformers\nwith lean_transformers():\n"
         "    import tasks.engines.transformers_engine, tasks.training.trainer"
     ),
     "MLflow": "from mlflow import MlflowClient; MlflowClient('sqlite:////{folder}/mlflow.db')",

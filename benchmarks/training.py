@@ -27,7 +27,7 @@ from rich.table import Table
 
 from benchmarks.checks import OUT, check, machine, print_checks, write_checks
 from benchmarks.training_peak import flops_a_token, seconds_a_token
-from schemas.config import ModelSection
+from schemas.config import FineTuningSection, ModelSection
 from tasks.engines.models import resolve_model
 
 NAME = "training"
@@ -171,7 +171,7 @@ def main(
     chats: int = 64,
     batch_rows: int = 8,
     repeats: int = 2,
-    micro_batch: int = 4,
+    micro_batch: int = FineTuningSection().micro_batch_rows,
     tried_chats: int = 24,  # three steps of 8 rows: the largest micro-batch tried
 ) -> None:
     """Measure; ends with 1 where a goal is missed."""

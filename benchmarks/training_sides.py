@@ -20,6 +20,7 @@ from benchmarks.training_chats import make_chats
 from schemas.config import ModelSection, TrainingSection
 from tasks.engines.chat import load_chat_tokenizer
 from tasks.engines.models import resolve_model
+from tasks.lean_imports import lean_transformers
 from tasks.training.data import Encoded, Example, encode, plan_batches
 
 SEED = 0
@@ -42,7 +43,8 @@ def batches(job: Mapping[str, Any], model: ModelSection) -> tuple[list[Example],
 
 def ours(job: Mapping[str, Any], model: ModelSection, out: Path) -> dict[str, Any]:
     """A training stage's own loop."""
-    from tasks.training.trainer import train
+    with lean_transformers():
+        from tasks.training.trainer import train
 
     examples, _ = batches(job, model)
     ends = []

@@ -12,7 +12,7 @@ from schemas.config import FineTuningSection
 from schemas.rows import CorrectedTarget, Refinement, TrainingRow, TrainingStep
 from tasks.context import StageContext
 from tasks.conversations import chat_file, load_conversations
-from tasks.lean_imports import without
+from tasks.lean_imports import lean_transformers
 from tasks.stage import StageFailed
 from tasks.training.data import Example
 from tasks.training.launch import train_in_processes
@@ -94,7 +94,7 @@ async def fine_tune(
     def run() -> TrainingResult:
         if ctx.config.trainer.processes > 1:
             return train_in_processes(arguments, ctx.config.trainer.processes, on_step)
-        with without("sklearn"):
+        with lean_transformers():
             from tasks.training.trainer import train
 
         return train(**arguments, on_step=on_step)

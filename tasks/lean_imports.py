@@ -1,14 +1,34 @@
 """Importing libraries without what they take along only because it happens to be installed.
 
 MLflow brings SciPy and scikit-learn. Where those are found, nltk (of TextArena) and transformers import them for
-functions that nothing here calls, at the cost of more than a second in every stage's process.
+functions that nothing here calls, at the cost of more than a second and 130 MiB in every stage's process. Triton, which
+writes kernels for GPUs, is 70 MiB more.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import cast
+
+
+# Matrix products on a CPU keep what they worked out for a shape: oneDNN for 1,024 shapes in all and torch for as many in
+# each thread, which texts of many lengths fill with a third of a gigabyte. A core computes with some forty at a time.
+SHAPES_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64 * (os.cpu_count() or 1), "LRU_CACHE_CAPACITY": 16}
+
+
+@contextmanager
+def lean_transformers() -> Iterator[None]:
+    """Import transformers' models, and what computes or trains them, to compute in this process: without scikit-learn,
+    without Triton where there is no GPU, and with few shapes kept unless the environment says otherwise."""
+    import torch
+
+    for name, count in SHAPES_KEPT.items():
+        os.environ.setdefault(name, str(count))  # read at the first product
+    unneeded = ["sklearn"] if torch.cuda.is_available() else ["sklearn", "triton"]
+    with without(*unneeded):
+        yield
 
 
 @contextmanager

@@ -30,7 +30,7 @@ class FineTuningSection(Section):
     epochs: PositiveInt = Field(1, description="passes over the stage's own rows")
     batch_rows: PositiveInt = Field(16, description="rows an optimizer step, all roles together")
     micro_batch_rows: PositiveInt = Field(
-        4, description="rows computed at once; gradients add up to the batch"
+        2, description="rows computed at once; gradients add up to the batch"
     )
     learning_rate: PositiveFloat = Field(2e-4, description="peak rate of AdamW")
     warmup_steps: int = Field(0, ge=0, description="linear warm-up")

@@ -15,7 +15,7 @@ from tasks.engines.models import ModelError, check_model
 from tasks.engines.scripted import RulesError, ScriptedEngine, load_rules
 from tasks.engines.scripted import capabilities as rules_capabilities
 from tasks.engines.vllm_settings import CAPABILITIES
-from tasks.lean_imports import without
+from tasks.lean_imports import lean_transformers
 
 __all__ = ["EngineConfigError", "build_engine", "check_engine", "declared_capabilities"]
 
@@ -44,7 +44,7 @@ def build_engine(section: EngineSection, model: ModelSection, cache_dir: Path) -
     check_engine(section, model)
     served = served_model(section, model)
     if section.backend == "transformers":
-        with without("sklearn"):
+        with lean_transformers():
             from tasks.engines.transformers_engine import TransformersEngine
 
         return TransformersEngine(section, served)

@@ -98,7 +98,8 @@ class VocabularyLosses(torch.autograd.Function):
     """Cross-entropies against p, and KL(p_theta || p_base) where a base is given, of logits.
 
     Composed of single operations they keep three float32 tensors of the logits' size, and fill two more on the way
-    back; this keeps the logits as they are, and computes again what it needs, some rows at a time.
+    back; this keeps the logits as they are, computes again what it needs, some rows at a time, and writes the gradient
+    where the logits were: they are gone after the way back, which can be gone once.
     """
 
     @staticmethod
@@ -124,7 +125,7 @@ class VocabularyLosses(torch.autograd.Function):
         """With g the gradient of a cross-entropy and h that of a KL, d logits = g (sum(p) p_theta - p) + h p_theta
         (log p_theta - log p_base - KL)."""
         logits, ids, shares, base = ctx.saved_tensors
-        found, begin = torch.empty_like(logits), 0
+        begin = 0
         for logprobs, some_ids, weights, apart in _rows_at_a_time(
             logits, ids, shares * grads[0, :, None], base
         ):
@@ -134,9 +135,9 @@ class VocabularyLosses(torch.autograd.Function):
             if apart is not None:
                 divergences = (probabilities * apart).sum(dim=1, keepdim=True)
                 grad += probabilities * (apart - divergences) * grads[1, begin:end, None]
-            found[begin:end] = grad.scatter_add_(1, some_ids, -weights)
+            logits[begin:end] = grad.scatter_add_(1, some_ids, -weights)
             begin = end
-        return found, None, None, None
+        return logits, None, None, None
 
 
 def _rows_at_a_time(

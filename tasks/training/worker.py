@@ -13,10 +13,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from tasks.lean_imports import lean_transformers
 from tasks.training.launch import JOB, RESULT, STEPS
 from tasks.training.processes import Processes
 from tasks.training.records import StepRecord, TrainingError
-from tasks.training.trainer import train
+
+with lean_transformers():
+    from tasks.training.trainer import train
 
 
 @record  # so that torchrun's last words hold the traceback
