@@ -76,8 +76,8 @@ def service_environment(root: Path, api_url: str) -> dict[str, str]:
         "PREFECT_LOGGING_COLORS": "false",
         "PREFECT_RUNNER_POLL_FREQUENCY": "2",
         "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_LOOP_SECONDS": "5",
-        # Each event in a transaction of its own, the default, keeps finding SQLite locked, and so do requests meanwhile,
-        # which clients repeat only after seconds. These are written as many at once, or after 5 s.
+        # A transaction for each task run's event, the default, leaves requests finding SQLite locked, which clients
+        # repeat only after seconds. So many events are written at once, or after 5 s.
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
         "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "5",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import cast
 
-
-# Matrix products on a CPU keep what they worked out for a shape: oneDNN for 1,024 shapes in all and torch for as many in
-# each thread, which texts of many lengths fill with a third of a gigabyte. A core computes with some forty at a time.
+# Matrix products on a CPU keep what they worked out for a shape: oneDNN for 1,024 shapes in all and torch for as many
+# in each thread, which texts of many lengths fill with a third of a gigabyte. A core computes with some forty at once.
 SHAPES_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64 * (os.cpu_count() or 1), "LRU_CACHE_CAPACITY": 16}
 
 

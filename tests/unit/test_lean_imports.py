@@ -1,5 +1,8 @@
 """Libraries imported without packages that they would take along."""
 
+import os
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -20,3 +23,20 @@ def test_a_package_is_hidden_within_and_there_again_afterwards(
         assert import_module("a_library").an_extra is None
         assert import_module("pathlib").Path is Path, "what is imported already stays"
     assert import_module("an_extra").__name__ == "an_extra"
+
+
+def test_what_computes_models_is_imported_lean_and_keeps_few_shapes_unless_told_otherwise() -> None:
+    seen = (
+        "import os, sys\n"
+        "from tasks.lean_imports import lean_transformers\n"
+        "with lean_transformers():\n"
+        "    import tasks.training.trainer\n"
+        "print(*(name in sys.modules for name in ('transformers', 'sklearn')), os.environ['LRU_CACHE_CAPACITY'])"
+    )
+    told = {**os.environ, "LRU_CACHE_CAPACITY": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
+    untold = {name: value for name, value in told.items() if name != "LRU_CACHE_CAPACITY"}
+    for environment, kept in ((told, "7"), (untold, "16")):
+        done = subprocess.run(
+            [sys.executable, "-c", seen], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == ["True", "False", kept]
