@@ -7,8 +7,8 @@ import torch
 
 # A block of queries attends to the keys up to its end: what lies behind, half of all products, is mostly left out.
 BLOCK = 128
-# Tokens of a row up to which attention's shares are kept; there they are two fifths of what a layer of SmolLM2 keeps.
-KEPT = 1024
+# Tokens of a row up to which attention's shares are kept: there a fifth of what a layer of SmolLM2 keeps, and more beyond.
+KEPT = 256
 
 
 class CausalAttention(torch.autograd.Function):

@@ -2,8 +2,8 @@
 
 Composed of single operations, an adapted layer passes over its output four times (cast, scale, add, cast) and keeps
 copies of it for the way back, a gated MLP keeps four tensors of its width where two hold all there is to know, and a
-norm keeps three float32 copies of its input. They are written out here: what they compute is the same up to rounding
-(tested against the libraries' own).
+norm keeps three float32 copies of its input and leaves its output to be kept by who reads it. They are written out
+here: what they compute is the same up to rounding (tested against the libraries' own).
 """
 
 import threading
@@ -19,31 +19,38 @@ from torch.nn.functional import silu
 from transformers import PreTrainedModel
 
 SIDES = ("lora_A", "lora_B")
+# Attribute of a norm's output, on its way to who reads it: the input, weight and epsilon that it can be made of again.
+NORMED = "nlac_normed"
+Normed = tuple[torch.Tensor, torch.Tensor, float]
 
 
 class AdaptedLinears(torch.autograd.Function):
     """y_i = x W_i^T + s_i (x A_i^T) B_i^T of layers that read the same x, with the W_i frozen.
 
-    The low ranks' products with x are done together, for all layers.
+    The low ranks' products with x are done together, for all layers. Where x is a norm's output, it is made again on
+    the way back from the norm's input, which the norm keeps anyway.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, scales: Sequence[float], *tensors: torch.Tensor
+        ctx: Any, x: torch.Tensor, normed: Normed | None, scales: Sequence[float], *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """x [..., K], then all W_i [N_i, K], all A_i [r_i, K] and all B_i [N_i, r_i]; products are in the dtype of the
-        W_i."""
+        """x [..., K] and what it is the norm of, then all W_i [N_i, K], all A_i [r_i, K] and all B_i [N_i, r_i];
+        products are in the dtype of the W_i."""
         outs, kept = _adapted_forth(x, scales, tensors)
-        ctx.save_for_backward(x, *kept)
-        ctx.scales = scales
+        source, weight, eps = normed or (x, None, None)
+        ctx.save_for_backward(source, weight, *kept)
+        ctx.scales, ctx.eps, ctx.dtype = scales, eps, x.dtype
         return outs
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         """dx, none for the W_i, dA_i and dB_i in float32."""
-        x, *kept = ctx.saved_tensors
+        x, weight, *kept = ctx.saved_tensors
+        if weight is not None:
+            x = _normed(x, weight, ctx.eps)[0].to(ctx.dtype)
         grad_x, of_tensors = _adapted_back(grads, x, ctx.scales, kept, ctx.needs_input_grad[0])
-        return grad_x, None, *of_tensors
+        return grad_x, None, None, *of_tensors
 
 
 class GatedLinear(torch.autograd.Function):
@@ -122,11 +129,9 @@ class RootMeanSquareNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """x [..., H] and weight [H]."""
-        exact = x.to(torch.float32, copy=True)
-        squared = torch.linalg.vector_norm(exact, dim=-1, keepdim=True).square_()
-        inverse = squared.div_(x.shape[-1]).add_(eps).rsqrt_()
+        y, inverse = _normed(x, weight, eps)
         ctx.save_for_backward(x, weight, inverse)
-        return exact.mul_(inverse).to(x.dtype) * weight
+        return y
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
@@ -139,6 +144,14 @@ class RootMeanSquareNorm(torch.autograd.Function):
         carried = grad.to(torch.float32, copy=True).mul_(weight)
         shared = (carried * unit).mean(dim=-1, keepdim=True)
         return carried.addcmul_(unit, shared, value=-1).mul_(inverse).to(x.dtype), grad_weight, None
+
+
+def _normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm of x, and one over the root of its mean square."""
+    exact = x.to(torch.float32, copy=True)
+    squared = torch.linalg.vector_norm(exact, dim=-1, keepdim=True).square_()
+    inverse = squared.div_(x.shape[-1]).add_(eps).rsqrt_()
+    return exact.mul_(inverse).to(x.dtype) * weight, inverse
 
 
 class _Together:
@@ -171,7 +184,8 @@ class _Together:
 
 def _adapted(layers: Sequence[LoraLinear], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     scales, tensors = _parts(layers)
-    outs: tuple[torch.Tensor, ...] = AdaptedLinears.apply(x.to(tensors[0].dtype), scales, *tensors)
+    normed = getattr(x, NORMED, None)
+    outs: tuple[torch.Tensor, ...] = AdaptedLinears.apply(x.to(tensors[0].dtype), normed, scales, *tensors)
     return outs
 
 
@@ -251,8 +265,13 @@ def _fuse(
         module.forward = fused
 
 
-def _norm_of(module: torch.nn.Module, eps: float) -> Any:
-    return lambda x: RootMeanSquareNorm.apply(x, module.weight, eps)
+def _norm_of(module: torch.nn.Module, eps: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = RootMeanSquareNorm.apply(x, module.weight, eps)
+        setattr(y, NORMED, (x.detach(), module.weight.detach(), eps))
+        return y
+
+    return forward
 
 
 def _plain(module: LoraLinear) -> bool:

@@ -19,7 +19,7 @@ from tasks.training.fused import fuse_adapter, fuse_norms
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 def test_adapted_layers_and_their_gradients_are_those_of_peft(activation: str) -> None:
     """In a decoder, where some layers read one tensor, and others one of their own. A gated MLP keeps two tensors of
-    its width; one with another activation is left as it is."""
+    its width; one with another activation is left as it is. What a norm made is not kept."""
     config = LlamaConfig(
         vocab_size=16, hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, hidden_act=activation,
@@ -27,6 +27,9 @@ def test_adapted_layers_and_their_gradients_are_those_of_peft(activation: str) -
     with torch.random.fork_rng():
         torch.manual_seed(0)
         bare = LlamaForCausalLM(config)
+        for name, parameter in bare.named_parameters():
+            if "norm" in name:
+                torch.nn.init.uniform_(parameter, 0.5, 2.0)
         model = get_peft_model(
             copy.deepcopy(bare),
             LoraConfig(r=3, lora_alpha=6, target_modules="all-linear", init_lora_weights=False),
@@ -39,12 +42,13 @@ def test_adapted_layers_and_their_gradients_are_those_of_peft(activation: str) -
         model.zero_grad()
         out.square().sum().backward()
         seen.append([out, *(p.grad for p in model.parameters() if p.requires_grad)])
+        fuse_norms(base)
         fuse_adapter(base)
     assert len(seen[0]) == 1 + 2 * 2 * 7
     for plain, quick in zip(*seen, strict=True):
         torch.testing.assert_close(quick, plain)
     with model.disable_adapter():
-        assert torch.equal(base(input_ids=ids).logits, bare(input_ids=ids).logits)
+        torch.testing.assert_close(base(input_ids=ids).logits, bare(input_ids=ids).logits)
     layer = base.model.layers[0]
     groups = [layer.self_attn.q_proj, layer.self_attn.o_proj, layer.mlp.gate_proj, layer.mlp.down_proj]
     assert [len(first.forward.func.__self__.layers) for first in groups] == [3, 1, 2, 1]
@@ -52,7 +56,9 @@ def test_adapted_layers_and_their_gradients_are_those_of_peft(activation: str) -
     with torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: kept.setdefault(tensor.data_ptr(), tensor), lambda tensor: tensor
     ):
-        layer.mlp(torch.randn(5, 8))
+        x = layer.post_attention_layernorm(torch.randn(5, 8, requires_grad=True))
+        layer.mlp(x)
+    assert x.data_ptr() not in kept
     wide = [tensor for tensor in kept.values() if tensor.shape == (5, 12)]
     assert len(wide) == (2 if activation == "silu" else 4)
     x, y = torch.randn(3, 8), torch.randn(3, 8)
