@@ -7,7 +7,7 @@ import torch
 
 # A block of queries attends to the keys up to its end: what lies behind, half of all products, is mostly left out.
 BLOCK = 128
-# Tokens of a row up to which attention's shares are kept: there a fifth of what a layer of SmolLM2 keeps, and more beyond.
+# Tokens of a row up to which attention's shares are kept: there a fifth of what SmolLM2 keeps, beyond it more.
 KEPT = 256
 
 
