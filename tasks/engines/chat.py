@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tasks.engines.base import EngineError, Message, Tool
 from tasks.engines.chat_template import ChatTemplate, opening_of
 from tasks.engines.replies import MARKS
-from tasks.lean_imports import lean_transformers
+from tasks.lean_imports import without
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -163,7 +163,7 @@ def load_chat_tokenizer(path_or_name: Path | str, revision: str | None = None) -
             from transformers import TokenizersBackend
 
             return ChatTokenizer(TokenizersBackend.from_pretrained(str(path_or_name)))
-        with lean_transformers():
+        with without("sklearn"):
             from transformers import AutoTokenizer
 
         return ChatTokenizer(AutoTokenizer.from_pretrained(str(path_or_name), revision=revision))
