@@ -14,8 +14,9 @@ import asyncio
 import json
 import os
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,13 +61,19 @@ Seconds = dict[str, dict[str, float]]  # stage -> name -> seconds
 def sweep(intervals: Iterable[Interval], begin: float, end: float) -> Seconds:
     """Seconds of each stage and name between two times: every instant belongs to the interval that began last, and to
     the iteration's own only where no stage is under way (what its process does beside one costs no time)."""
-    known = [(max(b, begin), min(e, end), b, stage, name) for b, e, stage, name in intervals]
+    known = sorted((max(b, begin), min(e, end), b, stage, name) for b, e, stage, name in intervals)
     cuts = sorted({begin, end, *(t for b, e, *_ in known if b < e for t in (b, e))})
     seconds: Seconds = defaultdict(lambda: defaultdict(float))
+    going_on: list[tuple[bool, float, float, str, str]] = []  # the one that counts comes first
+    waiting = deque(known)
     for left, right in pairwise(cuts):
-        going_on = [(began, stage, name) for b, e, began, stage, name in known if b <= left and right <= e]
+        while waiting and waiting[0][0] <= left:
+            _, until, began, stage, name = waiting.popleft()
+            heappush(going_on, (stage == PARENT, -began, until, stage, name))
+        while going_on and going_on[0][2] < right:
+            heappop(going_on)
         if going_on:
-            _, stage, name = max(going_on, key=lambda one: (one[1] != PARENT, one[0]))
+            *_, stage, name = going_on[0]
             seconds[stage][name] += right - left
     return seconds
 
