@@ -35,6 +35,10 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"episodes": 2},
 }
 
+# The server writes what it is told of tasks this often (PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL), and a
+# little later.
+RECORDED_SECONDS = 5 + 1
+
 
 @dataclass
 class LocalStack:
@@ -126,6 +130,7 @@ class LocalStack:
 
     def steps(self, flow_run: str) -> list[tuple[int, str, str]]:
         """Its tasks that stand for stages, oldest first: (attempt, stage, state name)."""
+        time.sleep(RECORDED_SECONDS)
         runs = self.api("/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200})
         ours = [r for r in runs if not r["task_key"].startswith("prefect.")]
         ours.sort(key=lambda r: r["start_time"])
