@@ -35,8 +35,8 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"episodes": 2},
 }
 
-# The server writes what it is told of tasks this often (PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL), and a
-# little later.
+# How often the server writes what it is told of tasks (PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL), and a
+# little longer.
 RECORDED_SECONDS = 5 + 1
 
 
