@@ -25,7 +25,7 @@ SHORTEST_SHARED = 32
 # Own tokens by which rows that attention lays side by side differ at most.
 LIKE = 32
 # A packed sequence is filled up to a multiple: for each length that oneDNN's products see for the first time they keep
-# 0.4 MB of code a layer's shape.
+# 0.4 MB a layer's shape.
 MULTIPLE = 16
 
 
