@@ -122,7 +122,7 @@ class ContinuousBatch:
         rows = [written.row for written in self._rows]
         last = torch.tensor([[(row.tokens or row.prompt)[-1]] for row in rows])
         starts = [written.held for written in self._rows]
-        logits = self._cache.read(self._model, range(len(rows)), starts, last)
+        logits = self._cache.write(self._model, starts, last)
         by_row = {written.row: written for written in self._rows}
         advance(rows, logits.float(), lambda row: by_row[row].job.finish(row.completion()))
         for slot in reversed(range(len(rows))):

@@ -124,7 +124,7 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     def read(
         self, model: torch.nn.Module, slots: Sequence[int], starts: Sequence[int], tokens: torch.Tensor
-    ) -> torch.Tensor:
+    ) -> None:
         """Have the model read tokens behind what some slots hold.
 
         Args:
@@ -132,10 +132,30 @@ class SlotCache(Cache):  # type: ignore[misc]
             slots: of the rows; those from 0 on are read without copying.
             starts: how much each slot holds.
             tokens: ids [rows, tokens]. Padding stands on the right and is overwritten by what comes next.
+        """
+        self._forward(model, slots, starts, tokens, kept=0)
+
+    def write(self, model: torch.nn.Module, starts: Sequence[int], last: torch.Tensor) -> torch.Tensor:
+        """Have the model read the last token of each row, in the first slots, to write the next.
+
+        Args:
+            model: the model.
+            starts: how much each slot holds.
+            last: ids [rows, 1].
 
         Returns:
-            The logits behind the last token of each row, [rows, vocabulary].
+            The logits behind it, [rows, vocabulary].
         """
+        return self._forward(model, range(len(starts)), starts, last, kept=1)[:, 0]
+
+    def _forward(
+        self,
+        model: torch.nn.Module,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        tokens: torch.Tensor,
+        kept: int,
+    ) -> torch.Tensor:
         places = self.places
         places.leading = list(slots) == list(range(len(slots)))
         places.rows = torch.tensor(slots, device=self._device)
@@ -150,8 +170,9 @@ class SlotCache(Cache):  # type: ignore[misc]
             position_ids=places.positions,
             past_key_values=self,
             use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
+            # As positions: 0 of the last would mean all of them.
+            logits_to_keep=torch.arange(tokens.shape[1] - kept, tokens.shape[1], device=self._device),
+        ).logits
         return logits
 
     def held(self, slot: int, tokens: int) -> Held:
