@@ -1,12 +1,16 @@
 """The last value given for each of millions of keys, looked up for millions more: a hash table in arrays."""
 
 import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
 _EMPTY = np.uint32(0xFFFFFFFF)
-_BLOCK = 1 << 15  # keys looked up at once: what is made on the way stays in the processor's cache
+_BLOCK = 1 << 15  # keys worked on at once: what is made on the way stays in the processor's cache
 
 
 class LastValues:
@@ -24,21 +28,27 @@ class LastValues:
     def __init__(self, keys: np.ndarray, values: np.ndarray) -> None:
         self._tables: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]] = []
         while len(keys):
-            bits = max(4, (2 * len(keys) - 1).bit_length())
-            at = _slots(keys, bits, len(self._tables))
+            level, bits = len(self._tables), max(4, (2 * len(keys) - 1).bit_length())
             slots = np.full(1 << bits, _EMPTY)
-            slots[at] = np.arange(len(keys), dtype=np.uint32)  # of equal indices the last one stays
+            for block in _blocks(keys):  # of equal slots the last key stays
+                numbers = np.arange(block.start, block.stop, dtype=np.uint32)
+                slots[_slots(keys[block], bits, level)] = numbers
             self._tables.append((bits, slots, keys, values))
-            moved = np.flatnonzero(np.take(keys, np.take(slots, at)) != keys)
+            moved = np.concatenate(_threaded(partial(self._moved, level), keys))
             keys, values = keys[moved], values[moved]
 
     def of(self, keys: np.ndarray) -> np.ndarray:
         """The last value of each key, NaN where it has none: float64, shape of `keys`."""
         found = np.full(len(keys), np.nan)
-        blocks = (slice(start, start + _BLOCK) for start in range(0, len(keys), _BLOCK))
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            list(threads.map(lambda block: self._look_up(keys[block], found[block]), blocks))
+        _threaded(lambda block: self._look_up(keys[block], found[block]), keys)
         return found
+
+    def _moved(self, level: int, block: slice) -> np.ndarray:
+        """Which keys of a table have lost their slots to another key."""
+        bits, slots, keys, _ = self._tables[level]
+        asked = keys[block]
+        holders = np.take(slots, _slots(asked, bits, level))
+        return np.asarray(block.start + np.flatnonzero(np.take(keys, holders) != asked))
 
     def _look_up(self, keys: np.ndarray, found: np.ndarray) -> None:
         where = np.arange(len(keys))
@@ -51,6 +61,16 @@ class LastValues:
             if not len(other):
                 break
             keys, where = keys[other], where[other]
+
+
+def _blocks(keys: np.ndarray) -> Iterator[slice]:
+    return (slice(start, min(start + _BLOCK, len(keys))) for start in range(0, len(keys), _BLOCK))
+
+
+def _threaded(work: Callable[[slice], T], keys: np.ndarray) -> list[T]:
+    """Work on each block of keys, by a thread a core."""
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return list(threads.map(work, _blocks(keys)))
 
 
 def _slots(keys: np.ndarray, bits: int, level: int) -> np.ndarray:

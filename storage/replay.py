@@ -44,6 +44,7 @@ class Draw:
 
 
 ID_HASH = pl.col("transition_id").hash().alias("key")
+USABLE = ((pl.col("split") == "train") & (pl.col("status") == "ok")).alias("usable")
 KINDS = pl.Enum(get_args(PriorityKind))
 
 
@@ -71,24 +72,25 @@ def draw_replay(
     Raises:
         ValueError: there is no training transition.
     """
-    usable = transitions.filter(pl.col("split") == "train", pl.col("status") == "ok")
     with ThreadPoolExecutor(1) as aside:
         scores = aside.submit(latest_priorities, priorities) if priorities is not None else None
-        keys = usable.select(ID_HASH).collect(engine="streaming")["key"].to_numpy()
+        read = transitions.select(ID_HASH, USABLE).collect(engine="streaming")
+        keys, usable = read["key"].filter(read["usable"]).to_numpy(), read["usable"]
+        del read
         kind, known = scores.result() if scores is not None else (None, LastValues(keys[:0], np.empty(0)))
     if not len(keys):
         raise ValueError("replay is empty: no transition with split 'train' and status 'ok' is committed")
     candidates, p = len(keys), known.of(keys)
     del keys, known
-    measured = ~np.isnan(p)
-    p[~measured] = p[measured].max() if measured.any() else 1.0
+    unknown, largest = np.isnan(p), np.fmax.reduce(p)  # which leaves NaN out, but where there is nothing else
+    np.copyto(p, 1.0 if np.isnan(largest) else largest, where=unknown)
     probability = priority_probabilities(p, alpha=alpha, epsilon=epsilon)
     rows = np.random.default_rng(seed).choice(candidates, size=count, replace=True, p=probability)
     drawn = probability[rows]
     return Draw(
-        ids=_ids(usable, rows),
+        ids=_ids(transitions, usable.arg_true().gather(rows)),
         priority=p[rows].tolist(),
-        scored=measured[rows].tolist(),
+        scored=(~unknown[rows]).tolist(),
         probability=drawn.tolist(),
         weight=importance_weights(drawn, candidates, beta=beta).tolist(),
         kind=kind,
@@ -96,16 +98,16 @@ def draw_replay(
     )
 
 
-def _ids(usable: pl.LazyFrame, rows: np.ndarray) -> list[str]:
-    """The ids of these rows, in their order."""
-    wanted = pl.DataFrame({"row": rows}, schema={"row": pl.UInt32})
+def _ids(transitions: pl.LazyFrame, rows: pl.Series) -> list[str]:
+    """The ids of these rows of the table, in their order."""
     found = (
-        usable.select("transition_id")
+        transitions.select("transition_id")
         .with_row_index("row")
-        .filter(pl.col("row").is_in(wanted["row"].unique().implode()))
+        .filter(pl.col("row").is_in(rows.unique().implode()))
         .select("row", pl.concat_str("transition_id", pl.lit("")))  # else each id holds its whole row group
         .collect(engine="streaming")
     )
+    wanted = pl.DataFrame({"row": rows})
     return wanted.join(found, on="row", how="left", maintain_order="left")["transition_id"].to_list()
 
 

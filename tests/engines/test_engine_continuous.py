@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from schemas.config import EngineSection, ModelSection
 from tasks.engines import prefixes as prefixes_module
 from tasks.engines import sampler
-from tasks.engines.base import Adapter, Completion, Message, Request, Sampling
+from tasks.engines.base import Adapter, Completion, Message, Request, Sampling, ScoreRequest
 from tasks.engines.prefixes import BLOCK, Prefixes, Text, shared
 from tasks.engines.slots import SlotCache
 from tasks.engines.transformers_engine import TransformersEngine
@@ -184,6 +184,33 @@ def test_what_a_batch_held_is_free_at_its_end_without_the_garbage_collector(
         assert made and not any(cache() for cache in made)
     finally:
         gc.enable()
+
+
+def test_the_head_computes_what_is_asked_of_it_in_one_product(engine: TransformersEngine) -> None:
+    """No logits of prompts being read, and the rows that are written or scored in one piece: in several, torch would
+    copy the weights for each."""
+    seen: list[tuple[int, ...]] = []
+
+    def note(head: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        assert inputs[0].is_contiguous()
+        seen.append(tuple(inputs[0].shape[:2]))
+
+    assert engine._pool is not None
+    engine._pool._base.get_output_embeddings().register_forward_pre_hook(note)
+
+    async def write() -> None:
+        await asyncio.gather(*[engine.generate(greedy("Think. " * n, tokens=4)) for n in (1, 5, 9)])
+
+    async def score() -> None:
+        asked = [ScoreRequest(greedy("Think. " * n).messages, ("five", " or so")) for n in (1, 5, 9)]
+        await asyncio.gather(*map(engine.score, asked))
+
+    asyncio.run(write())
+    assert [rows for rows, kept in seen if kept] == [3, 3, 3, 3]
+    assert {kept for _, kept in seen} == {0, 1}
+    seen.clear()
+    asyncio.run(score())
+    assert max(rows for rows, _ in seen) == 3 and all(1 <= kept < 20 for _, kept in seen)
 
 
 def test_finished_rows_give_way_when_memory_is_full(
