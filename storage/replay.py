@@ -75,17 +75,18 @@ def draw_replay(
     with ThreadPoolExecutor(1) as aside:
         scores = aside.submit(latest_priorities, priorities) if priorities is not None else None
         read = transitions.select(ID_HASH, USABLE).collect(engine="streaming")
-        keys, usable = read["key"].filter(read["usable"]).to_numpy(), read["usable"]
+        keys, usable = _array(read["key"].filter(read["usable"])), read["usable"]
         del read
         kind, known = scores.result() if scores is not None else (None, LastValues(keys[:0], np.empty(0)))
     if not len(keys):
         raise ValueError("replay is empty: no transition with split 'train' and status 'ok' is committed")
     candidates, p = len(keys), known.of(keys)
-    del keys, known
     unknown, largest = np.isnan(p), np.fmax.reduce(p)  # which leaves NaN out, but where there is nothing else
     np.copyto(p, 1.0 if np.isnan(largest) else largest, where=unknown)
     probability = priority_probabilities(p, alpha=alpha, epsilon=epsilon)
-    rows = np.random.default_rng(seed).choice(candidates, size=count, replace=True, p=probability)
+    # Into the memory of the keys, which nobody needs now: new memory takes longer than the sum.
+    rows = _choice(probability, keys.view(np.float64), count, seed)
+    del keys, known
     drawn = probability[rows]
     return Draw(
         ids=_ids(transitions, usable.arg_true().gather(rows)),
@@ -96,6 +97,13 @@ def draw_replay(
         kind=kind,
         candidates=candidates,
     )
+
+
+def _choice(probability: np.ndarray, memory: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """What `np.random.default_rng(seed).choice` draws with these probabilities, without memory of its own."""
+    cumulative = np.cumsum(probability, out=memory)
+    cumulative /= cumulative[-1]
+    return cumulative.searchsorted(np.random.default_rng(seed).random(count), side="right")
 
 
 def _ids(transitions: pl.LazyFrame, rows: pl.Series) -> list[str]:
@@ -109,6 +117,11 @@ def _ids(transitions: pl.LazyFrame, rows: pl.Series) -> list[str]:
     )
     wanted = pl.DataFrame({"row": rows})
     return wanted.join(found, on="row", how="left", maintain_order="left")["transition_id"].to_list()
+
+
+def _array(values: pl.Series) -> np.ndarray:
+    """In numpy's memory, which comes in large pages: polars' small ones cost more than the copy."""
+    return np.concatenate([chunk.to_numpy() for chunk in values.get_chunks()])
 
 
 def latest_priorities(priorities: pl.LazyFrame) -> tuple[str | None, LastValues]:
@@ -128,7 +141,7 @@ def latest_priorities(priorities: pl.LazyFrame) -> tuple[str | None, LastValues]
     kind = str(newest["priority_kind"][0]) if newest.height else None
     if scored["priority_kind"].n_unique() > 1:
         scored = scored.filter(pl.col("priority_kind") == kind)
-    return kind, LastValues(scored["key"].to_numpy(), scored["priority"].to_numpy())
+    return kind, LastValues(_array(scored["key"]), _array(scored["priority"]))
 
 
 def priority_probabilities(p: np.ndarray, *, alpha: float, epsilon: float) -> np.ndarray:
