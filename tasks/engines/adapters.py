@@ -45,14 +45,13 @@ def load_model(
         eos_token_id=shipped.eos_token_id,
         pad_token_id=shipped.pad_token_id,
     )
-    # Of a part of each row's positions, which does not lie in one piece, torch makes a product for each row, and a copy
-    # of the whole vocabulary's weights for each of those.
     model.get_output_embeddings().register_forward_pre_hook(in_one_piece)
     return model.to(device).eval().requires_grad_(False)
 
 
 def in_one_piece(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-    """A forward pre-hook."""
+    """A forward pre-hook of the head. Of a part of each row's positions, which does not lie in one piece, torch would
+    make a product for each row, and a copy of the whole vocabulary's weights for each of those."""
     return (inputs[0].contiguous(),)
 
 
