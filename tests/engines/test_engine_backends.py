@@ -278,7 +278,7 @@ def test_a_closed_engine_says_so_and_closes_twice(backend: Backend) -> None:
         pytest.skip("scripted engines hold nothing; vLLM's start is too long for this")
 
     async def checks(engine: Engine) -> None:
-        running = asyncio.create_task(engine.generate(ask(max_tokens=1500)))
+        running = asyncio.create_task(engine.generate(ask(max_tokens=1500, regex="[0-9]{400}")))
         await asyncio.sleep(0.3)
         await engine.close()
         with pytest.raises(EngineError, match="closed"):

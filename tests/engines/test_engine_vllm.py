@@ -92,7 +92,8 @@ async def dies_as_an_engine(engine: Engine) -> None:
     """Its process killed, it fails the stage, not one row after the other."""
     cores = [p for p in psutil.Process().children(recursive=True) if "EngineCore" in " ".join(p.cmdline())]
     question = (Message(role="user", content="Name a number."),)
-    asked = asyncio.create_task(engine.generate(Request(question, Sampling(max_tokens=1500))))
+    endless = Request(question, Sampling(max_tokens=1500), regex="[0-9]{400}")
+    asked = asyncio.create_task(engine.generate(endless))
     await asyncio.sleep(0.5)
     for core in cores:
         core.kill()
