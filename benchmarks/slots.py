@@ -61,11 +61,14 @@ def main(
     repeats: Annotated[int, typer.Option(min=1, help="of each way")] = 10,
 ) -> None:
     """Print the table, write benchmarks/out/slots.json."""
+    counts = [int(count) for count in rows.split(",")]
+    if min(counts) < READ[0]:
+        raise typer.BadParameter(f"--rows {rows}: {READ[0]} or more are needed, of which so many read on")
     path = resolve_model(ModelSection())
     figures: dict[str, dict[str, float]] = {}
     for dtype in dtypes.split(","):
         model = load_model(path, None, getattr(torch, dtype), "cpu", register())
-        for count in map(int, rows.split(",")):
+        for count in counts:
             figures[f"{dtype}, {count} rows"] = measure(model, count, context, repeats)
     print_figures(f"behind {context} tokens, ms", figures)
     write_checks("slots", [], figures=figures)

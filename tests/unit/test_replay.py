@@ -5,7 +5,13 @@ import polars as pl
 import pytest
 
 from storage.last_values import LastValues
-from storage.replay import draw_replay, importance_weights, latest_priorities, priority_probabilities
+from storage.replay import (
+    _choice,
+    draw_replay,
+    importance_weights,
+    latest_priorities,
+    priority_probabilities,
+)
 
 
 def transitions(rows: list[tuple[str, str, str]]) -> pl.LazyFrame:
@@ -52,6 +58,12 @@ def test_an_unscored_transition_gets_the_largest_priority_known() -> None:
     weights = dict(zip(draw.ids, draw.weight, strict=True))
     assert weights["a"] == pytest.approx(1.0)
     assert weights["b"] == pytest.approx(1.5 / 3.5)
+
+
+def test_rows_are_those_of_numpys_own_choice() -> None:
+    p = priority_probabilities(np.random.default_rng(1).random(10_001) ** 4, alpha=0.6, epsilon=0.01)
+    expected = np.random.default_rng(7).choice(len(p), size=500, replace=True, p=p)
+    np.testing.assert_array_equal(_choice(p, np.empty(len(p)), 500, 7), expected)
 
 
 def test_frequencies_follow_the_probabilities() -> None:
