@@ -1,9 +1,9 @@
 """Orchestration: order, pools, retries, reuse, the local stack, and the command `nlac`.
 
 The only package that knows Prefect. A flow body holds no mathematics: it loads the configuration, takes the
-run's lock and the GPU, and calls `tasks.running`. What must stay true here:
+run's lock and the GPU, and calls `tasks.pipeline.runner`. What must stay true here:
 - torch, transformers and vllm are imported inside stage bodies only, never when a flow is loaded;
 - flows pass references (run, iteration, stage), never data;
-- whatever starts a Prefect process gives it the environment of `flows.environment`, so that a user's own
+- whatever starts a Prefect process gives it the environment of `flows.stack.environment`, so that a user's own
   Prefect profile or PREFECT_API_URL is never hit.
 """

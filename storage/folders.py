@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.manifest import Current, Summary
-from storage.catalog import State
+from storage.sql.catalog import State
 from storage.store import Store, StoreError, read_summary
 
 

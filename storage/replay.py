@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from schemas.rows import PriorityKind
-from storage.last_values import LastValues
+from storage.latest_value_index import LastValues
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ class Committed:
     manifest: Manifest
 
     def scan(self, table: str) -> "pl.LazyFrame":
-        """One of its tables, lazily; see `storage.tables.scan_table`."""
-        from storage.tables import scan_table  # Polars, which queries do without
+        """One of its tables, lazily; see `storage.parquet.tables.scan_table`."""
+        from storage.parquet.tables import scan_table  # Polars, which queries do without
 
         return scan_table(self.path / self.manifest.tables[table].file, TABLES[table])
 
@@ -70,8 +70,8 @@ class Committed:
 
 
 def scan_parts(parts: Sequence[Committed], table: str) -> "pl.LazyFrame":
-    """The same table of several folders as one lazy frame, in their order; see `storage.tables.scan_tables`."""
-    from storage.tables import scan_tables
+    """The same table of several folders as one lazy frame, in their order; see `storage.parquet.tables.scan_tables`."""
+    from storage.parquet.tables import scan_tables
 
     return scan_tables([c.path / c.manifest.tables[table].file for c in parts], TABLES[table])
 
@@ -129,7 +129,7 @@ class Store:
         return self.root / run / "iterations" / f"{iteration:05d}"
 
     def requests_journal(self, run: str, stage: str, iteration: int, fingerprint: str) -> Path:
-        """Finished requests of an unfinished stage (see `tasks.engines.cache`)."""
+        """Finished requests of an unfinished stage (see `tasks.engines.request_journal`)."""
         return self.run_dir(run) / ".requests" / f"{stage}-{iteration:05d}-{fingerprint}.journal"
 
     def checkpoint(self, run: str, stage: str, iteration: int, fingerprint: str) -> Path:

@@ -1,6 +1,6 @@
 """Checking all that counts against its manifests."""
 
-from storage.footers import TableError
+from storage.parquet.footers import TableError
 from storage.store import Store, StoreError
 
 

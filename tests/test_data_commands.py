@@ -19,15 +19,15 @@ import typer
 import yaml
 from typer.testing import CliRunner, Result
 
-from flows.data_commands import register
+from flows.cli.data_commands import register
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, dump_config, load_config
 from schemas.rows import TABLES
-from storage.mlflow_bridge import Bridge
+from storage.mlflow.bridge import Bridge
 from storage.store import Store
-from tasks.determinants import determine
-from tasks.iterations import begin_iteration
-from tasks.pipeline import ALGORITHMS, STAGES, resolve_inputs
+from tasks.pipeline.fingerprint_inputs import determine
+from tasks.pipeline.iterations import begin_iteration
+from tasks.pipeline.registry import ALGORITHMS, STAGES, resolve_inputs
 from tests.support.committed import commit_rows
 from tests.support.rows import episode, transitions
 
@@ -218,7 +218,7 @@ def test_the_reference_pages_are_up_to_date() -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys, typer; from flows.data_commands import register; register(typer.Typer())\n"
+        "import sys, typer; from flows.cli.data_commands import register; register(typer.Typer())\n"
         "sys.exit(sorted({'duckdb', 'polars', 'torch', 'prefect', 'mlflow', 'textarena'} & set(sys.modules)))"
     )
     environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
@@ -241,7 +241,9 @@ def test_mlflow_ui_serves_the_data_root_s_store(store: Store) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    code = "import sys, typer; from flows.data_commands import register; a = typer.Typer(); register(a); a()"
+    code = (
+        "import sys, typer; from flows.cli.data_commands import register; a = typer.Typer(); register(a); a()"
+    )
     server = subprocess.Popen(
         [sys.executable, "-c", code, "mlflow-ui", "--port", str(port)],
         env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT), "NLAC_DATA": str(store.root)},

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from flows.data_commands import register
+from flows.cli.data_commands import register
 from schemas.config import EnvironmentSection
 from schemas.load import PROJECT_ROOT
 from tasks.environments import UnusableEnvironment, make_environment

@@ -9,11 +9,11 @@ import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from typer.testing import CliRunner, Result
 
-from flows.data_commands import register
+from flows.cli.data_commands import register
 from schemas.config import Config
 from storage.store import Store
 from tasks.engines.models import resolve_model
-from tasks.iterations import begin_iteration
+from tasks.pipeline.iterations import begin_iteration
 from tasks.training.lora import adapter_tensors, fresh_adapter, save_adapter
 from tasks.training.model import load_base
 from tests.support.committed import commit_rows

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from flows.data_commands import register
+from flows.cli.data_commands import register
 from tests.support.logs import TOOLS, conversation, write_json
 
 app = typer.Typer()

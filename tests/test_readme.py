@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT
+from storage.sql.views import connect
 from storage.store import Store
-from storage.views import connect
 from tests.pipeline.conftest import Iterate, iterate, make_config, store, tiny_checkpoint
 
 __all__ = ["iterate", "make_config", "store", "tiny_checkpoint"]  # fixtures

@@ -10,11 +10,11 @@ import os
 from pathlib import Path
 
 from schemas.config import EngineSection, ModelSection
-from tasks.engines.base import Capabilities, Engine
 from tasks.engines.models import ModelError, check_model
+from tasks.engines.protocol import Capabilities, Engine
 from tasks.engines.scripted import RulesError, ScriptedEngine, load_rules
 from tasks.engines.scripted import capabilities as rules_capabilities
-from tasks.engines.vllm_settings import CAPABILITIES
+from tasks.engines.vllm.settings import CAPABILITIES
 from tasks.lean_imports import lean_transformers
 
 __all__ = ["EngineConfigError", "build_engine", "check_engine", "declared_capabilities"]
@@ -38,26 +38,26 @@ def build_engine(section: EngineSection, model: ModelSection, cache_dir: Path) -
 
     Raises:
         EngineConfigError: as check_engine.
-        tasks.engines.base.EngineError: the model can't be loaded.
-        tasks.engines.base.EngineDied: vLLM, or a server of our own, does not start.
+        tasks.engines.protocol.EngineError: the model can't be loaded.
+        tasks.engines.protocol.EngineDied: vLLM, or a server of our own, does not start.
     """
     check_engine(section, model)
     served = served_model(section, model)
     if section.backend == "transformers":
         with lean_transformers():
-            from tasks.engines.transformers_engine import TransformersEngine
+            from tasks.engines.local.engine import TransformersEngine
 
         return TransformersEngine(section, served)
     if section.backend == "vllm":
-        from tasks.engines.vllm_engine import VllmEngine
+        from tasks.engines.vllm.in_process import VllmEngine
 
         return VllmEngine(section, served, cache_dir)
     if section.backend == "openai":
         if section.serve is not None:
-            from tasks.engines.served_engine import ServedEngine
+            from tasks.engines.vllm.served import ServedEngine
 
             return ServedEngine(section, served, cache_dir)
-        from tasks.engines.openai_engine import OpenAIEngine
+        from tasks.engines.openai import OpenAIEngine
 
         return OpenAIEngine(section)
     return ScriptedEngine(section)

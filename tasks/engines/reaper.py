@@ -14,6 +14,9 @@ from pathlib import Path
 
 import psutil
 
+REAPER = str(Path(__file__))
+"""The file that is run; tells this process from others by its command line."""
+
 
 def descendants() -> set[psutil.Process]:
     """All processes below this one."""
@@ -27,7 +30,7 @@ def watch(processes: Iterable[psutil.Process]) -> subprocess.Popen[bytes]:
         processes: ours; named by pid and start time, since pids are used again.
     """
     named = [f"{process.pid}:{process.create_time()}" for process in processes]
-    command = [sys.executable, str(Path(__file__)), *named]
+    command = [sys.executable, REAPER, *named]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 

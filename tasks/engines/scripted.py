@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from schemas.config import EngineSection
-from tasks.engines.base import Capabilities, Completion, EngineError, Request, ScoreRequest, Scores
+from tasks.engines.protocol import Capabilities, Completion, EngineError, Request, ScoreRequest, Scores
 
 
 class RulesError(Exception):

@@ -17,10 +17,10 @@ import polars as pl
 
 from schemas.frames import frame_schema
 from schemas.rows import Demonstration
-from tasks.demonstrations import COLUMNS
+from tasks.datasets.demonstrations import COLUMNS
 from tasks.environments.textarena import TextArena
-from tasks.formats import write_action
 from tasks.seeding import derive_seed
+from tasks.text.formats import write_action
 
 LOWEST, HIGHEST = 1, 20
 ROLES = ("policy", "predict", "bootstrap", "evaluate", "refine")
@@ -179,7 +179,7 @@ def improved(guess: Guess, stream: random.Random) -> int:
 
 
 def demonstrations(rows: int, seed: int) -> pl.DataFrame:
-    """`rows` demonstrations of each role, with the columns of `tasks.demonstrations.COLUMNS`.
+    """`rows` demonstrations of each role, with the columns of `tasks.datasets.demonstrations.COLUMNS`.
 
     Refiners are shown answers that were judged not optimal, since the others are kept without a call.
     """

@@ -12,7 +12,7 @@ from typing import Any
 
 from schemas.rows import Split
 from tasks.environments.base import ActionFormat, EpisodeFailed, Step, Task
-from tasks.formats import read_action, write_action
+from tasks.text.formats import read_action, write_action
 
 NAME = "logged"
 RESPOND = "respond"

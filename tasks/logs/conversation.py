@@ -14,8 +14,8 @@ import polars as pl
 
 from schemas.rows import Episode, Transition
 from tasks.environments.logged import FORMAT, NAME, Logged, action_text
-from tasks.formats import Action, read_action
 from tasks.logs.schema import LoggedMessage, LoggedRecord, check_record, tool_lines
+from tasks.text.formats import Action, read_action
 
 _READ = {"messages", "traj", "tools", "task_id", "reward", "success"}
 

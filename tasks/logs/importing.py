@@ -20,17 +20,17 @@ from schemas.config import EnvironmentSection
 from schemas.manifest import Determinants, Lineage
 from schemas.rows import Episode, Reject, Transition
 from storage.files import sha256_file
+from storage.parquet.table_stream import TableStream
 from storage.store import Committed, Store
-from storage.table_stream import TableStream
-from tasks.commit import commit_folder
-from tasks.determinants import fingerprint_of
 from tasks.environments.logged import NAME
-from tasks.iterations import next_iteration
 from tasks.logs.conversation import read_conversation
 from tasks.logs.records import LogFormat, UnreadableLog, read_records
 from tasks.logs.schema import Rejected, Tool
-from tasks.pipeline import is_import
-from tasks.stage import Output, StageFailed
+from tasks.pipeline.commit import commit_folder
+from tasks.pipeline.fingerprint_inputs import fingerprint_of
+from tasks.pipeline.iterations import next_iteration
+from tasks.pipeline.registry import is_import
+from tasks.runtime.stage import Output, StageFailed
 
 VERSION = 1
 """Raised when the same file would be imported otherwise."""

@@ -17,7 +17,7 @@ from schemas.config import ModelSection
 from tasks.training.data import Encoded
 from tasks.training.loss import VocabularyLosses, autocast, in_chunks, label_states, targets
 from tasks.training.model import load_trainable
-from tasks.training.tuned import Tuned
+from tasks.training.trainable import Tuned
 
 Base = Callable[[], AbstractContextManager[PreTrainedModel]]
 

@@ -18,7 +18,7 @@ from tasks.training.ema import TargetParameters
 from tasks.training.optimizer import Optimizer
 from tasks.training.processes import Processes, placed_as, whole
 from tasks.training.records import StepRecord, TrainingError
-from tasks.training.tuned import Tuned
+from tasks.training.trainable import Tuned
 
 
 class Checkpoint:

@@ -7,12 +7,12 @@ from math import ceil, exp, fsum
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
-from tasks.engines.base import Message, Tool
+from tasks.engines.protocol import Message, Tool
+from tasks.prompting.truncation import NOTHING, Dropped
 from tasks.training.records import TrainingError
-from tasks.window import NOTHING, Dropped
 
 if TYPE_CHECKING:
-    from tasks.engines.chat import ChatTokenizer
+    from tasks.chat.tokenizers import ChatTokenizer
 
 
 class TooLong(Exception):
@@ -82,10 +82,10 @@ def encode(example: Example, chat: "ChatTokenizer", context_length: int) -> Enco
         context_length: most tokens a prompt and its label may have together.
 
     Raises:
-        TooLong: it has more, even with all left out that may be (`tasks.window`). A label is never cut: that would be
+        TooLong: it has more, even with all left out that may be (`tasks.prompting.truncation`). A label is never cut: that would be
             another target.
         TrainingError: its soft targets are of other tokens.
-        tasks.engines.base.EngineError: the chat template refuses the messages.
+        tasks.engines.protocol.EngineError: the chat template refuses the messages.
     """
     prompt = chat.prompt_ids(example.messages, tools=example.tools)
     segments = (

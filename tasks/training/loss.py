@@ -18,8 +18,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from tasks.training.cpu.packing import SHORTEST_SHARED, hidden_states
 from tasks.training.data import Encoded
-from tasks.training.packing import SHORTEST_SHARED, hidden_states
 
 # Logits that exist at once: 256 MiB in float32.
 LOGITS = 1 << 26

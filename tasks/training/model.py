@@ -10,8 +10,8 @@ from transformers.utils import logging as transformers_logging
 from schemas.config import ModelSection
 from tasks.engines.models import resolve_model
 from tasks.training.adapters import NOT_CONTENT, check_form
-from tasks.training.fused import fuse_norms
-from tasks.training.packing import use_packing
+from tasks.training.cpu.fused import fuse_norms
+from tasks.training.cpu.packing import use_packing
 from tasks.training.records import TrainingError
 
 

@@ -10,13 +10,13 @@ from typing import get_args
 import torch
 
 from tasks.training.anchor import Anchor, anchored_losses
+from tasks.training.cpu.parallel_micro_batches import Lanes
 from tasks.training.data import Encoded, RowRole
-from tasks.training.lanes import Lanes
 from tasks.training.loss import row_coefficients, token_losses
 from tasks.training.optimizer import Optimizer
 from tasks.training.processes import ALONE, Processes
 from tasks.training.records import StepRecord, TrainingError
-from tasks.training.tuned import Tuned
+from tasks.training.trainable import Tuned
 
 ROLES = get_args(RowRole)
 

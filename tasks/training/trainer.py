@@ -9,7 +9,7 @@ import torch
 from peft.helpers import disable_input_dtype_casting
 
 from schemas.config import AnchorSection, FineTuningSection, ModelSection, TrainerSection
-from tasks.engines.chat import ChatTokenizer, shared_chat_tokenizer
+from tasks.chat.tokenizers import ChatTokenizer, shared_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.training.anchor import make_anchor
 from tasks.training.checkpoint import Checkpoint
@@ -20,7 +20,7 @@ from tasks.training.optimizer import Optimizer
 from tasks.training.processes import ALONE, Processes, whole
 from tasks.training.records import NothingToTrain, StepRecord, TrainingError, TrainingResult
 from tasks.training.step import micro_batches, take_step
-from tasks.training.tuned import Tuned, make_tuned, target_tensors
+from tasks.training.trainable import Tuned, make_tuned, target_tensors
 
 
 def train(

@@ -10,10 +10,10 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from schemas.config import EngineSection, ModelSection, ServeSection
-from tasks.engines.base import Adapter
-from tasks.engines.chat import load_chat_tokenizer
+from tasks.chat.tokenizers import load_chat_tokenizer
 from tasks.engines.models import resolve_model
-from tasks.engines.servers import acquire, serving
+from tasks.engines.protocol import Adapter
+from tasks.engines.vllm.servers import acquire, serving
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 import random
 
-from tasks.engines.base import Request, ScoreRequest, Scores
+from tasks.engines.protocol import Request, ScoreRequest, Scores
 
 
 def chatter(request: Request) -> str:

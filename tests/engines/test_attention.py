@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.engines.attention import grouped_sdpa
+from tasks.engines.local.attention import grouped_sdpa
 
 
 @pytest.mark.parametrize("positions", [1, 5])

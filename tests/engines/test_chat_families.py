@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from schemas.config import EngineSection, ModelSection
-from tasks.engines.base import Completion, Message, Request, Sampling, Tool
-from tasks.engines.chat import ChatTokenizer
-from tasks.engines.replies import Call, read_calls, split_reasoning
-from tasks.engines.transformers_engine import TransformersEngine
+from tasks.chat.response_parser import Call, read_calls, split_reasoning
+from tasks.chat.tokenizers import ChatTokenizer
+from tasks.engines.local.engine import TransformersEngine
+from tasks.engines.protocol import Completion, Message, Request, Sampling, Tool
 from tasks.training.data import Example, encode
 from tests.support.families import FAMILIES, Family, make_checkpoint, make_tokenizer
 

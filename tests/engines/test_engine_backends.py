@@ -12,8 +12,9 @@ from typing import Literal
 import pytest
 
 from schemas.config import EngineSection, ModelSection
+from tasks.chat.tokenizers import load_chat_tokenizer
 from tasks.engines import build_engine, declared_capabilities
-from tasks.engines.base import (
+from tasks.engines.protocol import (
     Adapter,
     Completion,
     Engine,
@@ -23,7 +24,6 @@ from tasks.engines.base import (
     Sampling,
     ScoreRequest,
 )
-from tasks.engines.chat import load_chat_tokenizer
 from tests.engines.conftest import OwnServer
 
 QUESTION = (Message(role="system", content="Be brief."), Message(role="user", content="Name a number."))

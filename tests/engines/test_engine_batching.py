@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from tasks.engines.base import EngineError
-from tasks.engines.batching import LINGER_S, QUIET_S, BatchWorker, Job
+from tasks.engines.local.batching import LINGER_S, QUIET_S, BatchWorker, Job
+from tasks.engines.protocol import EngineError
 
 
 def job(payload: int, group: str = "", rows: int = 100) -> Job:

@@ -8,9 +8,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from schemas.load import PROJECT_ROOT
-from tasks.engines.base import EngineError, Message
-from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
-from tasks.engines.replies import split_reasoning
+from tasks.chat.response_parser import split_reasoning
+from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
+from tasks.engines.protocol import EngineError, Message
 
 SYSTEM, USER = Message(role="system", content="Be brief."), Message(role="user", content="Hello")
 
@@ -61,7 +61,7 @@ def test_the_plain_class_is_taken_where_transformers_would_take_it(tiny_model: P
     ours = load_chat_tokenizer(tiny_model).tokenizer
     assert type(ours) is type(theirs) and ours.init_kwargs == theirs.init_kwargs
     script = (
-        "import sys; from tasks.engines.chat import load_chat_tokenizer as load; "
+        "import sys; from tasks.chat.tokenizers import load_chat_tokenizer as load; "
         f"load({str(tiny_model)!r}).prompt_ids([{{'role': 'user', 'content': 'Hello'}}]); "
         "assert 'torch' not in sys.modules"
     )

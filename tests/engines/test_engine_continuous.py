@@ -11,12 +11,12 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from schemas.config import EngineSection, ModelSection
-from tasks.engines import prefixes as prefixes_module
-from tasks.engines import sampler
-from tasks.engines.base import Adapter, Completion, Message, Request, Sampling, ScoreRequest
-from tasks.engines.prefixes import BLOCK, Prefixes, Text, shared
-from tasks.engines.slots import SlotCache
-from tasks.engines.transformers_engine import TransformersEngine
+from tasks.engines.local import prefix_cache as prefixes_module
+from tasks.engines.local import sampler
+from tasks.engines.local.engine import TransformersEngine
+from tasks.engines.local.kv_cache import SlotCache
+from tasks.engines.local.prefix_cache import BLOCK, Prefixes, Text, shared
+from tasks.engines.protocol import Adapter, Completion, Message, Request, Sampling, ScoreRequest
 
 RULES = "You guess a number between one and twenty, and are told whether it is higher or lower."
 

@@ -7,7 +7,16 @@ import pytest
 
 from schemas.config import EngineSection, ModelSection
 from tasks.engines import build_engine
-from tasks.engines.base import Adapter, Completion, Engine, Message, Request, Sampling, ScoreRequest, Scores
+from tasks.engines.protocol import (
+    Adapter,
+    Completion,
+    Engine,
+    Message,
+    Request,
+    Sampling,
+    ScoreRequest,
+    Scores,
+)
 
 FIRST = (Message(role="user", content="What is the secret number?"),)
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from schemas.config import EngineSection, ModelSection
+from tasks.chat.response_parser import Call, read_calls, split_reasoning
 from tasks.engines import EngineConfigError, build_engine, check_engine
-from tasks.engines.base import (
+from tasks.engines.protocol import (
     Adapter,
     Completion,
     EngineError,
@@ -19,7 +20,6 @@ from tasks.engines.base import (
     ScoreRequest,
     ToolCall,
 )
-from tasks.engines.replies import Call, read_calls, split_reasoning
 from tests.support.openai_server import KEY, served
 
 QUESTION = (Message(role="user", content="Name a number."),)

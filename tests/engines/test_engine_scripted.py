@@ -7,7 +7,7 @@ import pytest
 
 from schemas.config import EngineSection, ModelSection
 from tasks.engines import build_engine
-from tasks.engines.base import Engine, EngineError, Message, Request, Sampling, ScoreRequest
+from tasks.engines.protocol import Engine, EngineError, Message, Request, Sampling, ScoreRequest
 
 ASKED = (Message(role="user", content="hello there"),)
 

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from tasks.engines import build_engine
-from tasks.engines.base import Adapter, Completion, Engine, EngineDied, Message, Request, Sampling
-from tasks.engines.servers import Server, put_to_sleep, read_server, server_dir
+from tasks.engines.protocol import Adapter, Completion, Engine, EngineDied, Message, Request, Sampling
+from tasks.engines.vllm.servers import Server, put_to_sleep, read_server, server_dir
 from tests.engines.conftest import OwnServer
 from tests.support.processes import all_end
 
@@ -28,7 +28,7 @@ import asyncio, sys
 from pathlib import Path
 from schemas.config import EngineSection, ModelSection
 from tasks.engines import build_engine
-from tasks.engines.base import Message, Request, Sampling
+from tasks.engines.protocol import Message, Request, Sampling
 
 async def ask():
     section, model, cache = sys.argv[1:]

@@ -8,9 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, MistralForCausalLM
 
 from schemas.config import EngineSection, ModelSection
-from tasks.engines.base import Message, Request, Sampling, ScoreRequest
-from tasks.engines.slots import fits
-from tasks.engines.transformers_engine import TransformersEngine
+from tasks.engines.local.engine import TransformersEngine
+from tasks.engines.local.kv_cache import fits
+from tasks.engines.protocol import Message, Request, Sampling, ScoreRequest
 
 
 @pytest.fixture

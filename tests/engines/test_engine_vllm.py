@@ -13,7 +13,7 @@ import pytest
 
 from schemas.config import EngineSection, ModelSection
 from tasks.engines import build_engine
-from tasks.engines.base import Adapter, Engine, EngineDied, Message, Request, Sampling, ScoreRequest
+from tasks.engines.protocol import Adapter, Engine, EngineDied, Message, Request, Sampling, ScoreRequest
 from tasks.engines.reaper import watch
 
 OWNER = """

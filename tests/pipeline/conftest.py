@@ -10,8 +10,8 @@ import pytest
 
 from schemas.config import Config
 from storage.store import Store
-from tasks.iterations import run_iteration
-from tasks.running import StageResult
+from tasks.pipeline.iterations import run_iteration
+from tasks.pipeline.runner import StageResult
 from tests.support.tiny import make_tiny_checkpoint
 
 Iterate = Callable[..., list[StageResult]]

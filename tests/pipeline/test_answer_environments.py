@@ -11,8 +11,8 @@ import pytest
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, load_config
 from storage.store import Committed, Store
-from tasks.check import check_config
-from tasks.running import run_stage
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.runner import run_stage
 from tests.pipeline.conftest import Iterate
 
 RULES = "tests.support.answer_rules:sums"

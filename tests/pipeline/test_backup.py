@@ -13,13 +13,13 @@ from schemas.config import Config
 from schemas.load import ConfigError
 from schemas.rows import CorrectedTarget, Priority
 from storage.store import Store
-from tasks.check import check_config
-from tasks.context import StageContext
-from tasks.critic_sft import measure_priorities
-from tasks.discounting import Discounting, measure_discounting
-from tasks.engines.base import Request, ScoreRequest, Scores
-from tasks.running import run_stage
-from tasks.stage import Inputs, StageFailed
+from tasks.engines.protocol import Request, ScoreRequest, Scores
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.runner import run_stage
+from tasks.runtime.context import StageContext
+from tasks.runtime.stage import Inputs, StageFailed
+from tasks.stages.critic_sft import measure_priorities
+from tasks.text.discounting import Discounting, measure_discounting
 from tests.support.rules import number_game, role_of
 
 MakeConfig = Callable[..., Config]

@@ -10,14 +10,14 @@ from pydantic import ValidationError
 
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
+from storage.sql.views import connect
 from storage.store import Committed, Store
-from storage.views import connect
-from tasks.check import check_config
 from tasks.environments.frozen_lake.word_model import make_word_model
-from tasks.export import ExportError, find_policy
-from tasks.pipeline import ALGORITHMS, STAGES, decide, resolve_inputs
-from tasks.plan import plan
-from tasks.stage import StageFailed
+from tasks.export.policy import ExportError, find_policy
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.plan import plan
+from tasks.pipeline.registry import ALGORITHMS, STAGES, decide, resolve_inputs
+from tasks.runtime.stage import StageFailed
 from tests.pipeline.conftest import Iterate
 from tests.support.baseline_rules import LOG_NO, log_yes
 

@@ -9,9 +9,9 @@ from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from storage.store import Store
 from storage.verify import verify
-from tasks.check import check_config
-from tasks.pipeline import ALGORITHMS, STAGES
-from tasks.running import StageResult
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.registry import ALGORITHMS, STAGES
+from tasks.pipeline.runner import StageResult
 from tests.pipeline.conftest import Iterate
 
 FILE = PROJECT_ROOT / "configs" / "qwen2.5-7b-vllm.yaml"

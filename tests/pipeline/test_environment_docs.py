@@ -10,12 +10,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from flows.data_commands import register
+from flows.cli.data_commands import register
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
-from tasks.check import check_config
 from tasks.environments.registry import BUILTIN
+from tasks.pipeline.checks import check_config
 from tests.pipeline.conftest import Iterate
 
 PAGE = (PROJECT_ROOT / "docs" / "environments.md").read_text(encoding="utf-8")

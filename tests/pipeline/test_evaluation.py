@@ -9,12 +9,12 @@ import pytest
 
 from schemas.config import Config
 from storage.store import Store
-from tasks.baseline import Baseline, baseline
-from tasks.context import StageContext
 from tasks.environments.base import SpeakerFailed, Step
 from tasks.environments.textarena import TextArena
-from tasks.evaluation import pass_hat
-from tasks.stage import Inputs
+from tasks.measures.baseline import Baseline, baseline
+from tasks.runtime.context import StageContext
+from tasks.runtime.stage import Inputs
+from tasks.stages.evaluation import pass_hat
 from tests.pipeline.conftest import Iterate
 from tests.support.rows import episode
 

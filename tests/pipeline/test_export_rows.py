@@ -10,12 +10,12 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from flows.data_commands import register
+from flows.cli.data_commands import register
 from schemas.config import Config
 from storage.store import Store
-from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
-from tasks.export_rows import chat_row
-from tasks.iterations import frozen_config, run_iteration
+from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
+from tasks.export.rows import chat_row
+from tasks.pipeline.iterations import frozen_config, run_iteration
 from tasks.training.data import Example, encode
 from tests.support.families import FAMILIES, make_checkpoint, make_tokenizer
 

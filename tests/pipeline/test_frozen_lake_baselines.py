@@ -14,11 +14,11 @@ from benchmarks.lake_run import measure
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, load_config
 from storage.store import Committed, Store
-from tasks.check import check_config
 from tasks.environments.frozen_lake.text import read_future, read_observation
 from tasks.environments.frozen_lake.verdict import judged_optimal, optimal_probability
 from tasks.environments.frozen_lake.word_model import make_word_model
-from tasks.transcript import read_transcript
+from tasks.pipeline.checks import check_config
+from tasks.text.transcript import read_transcript
 from tests.pipeline.conftest import Iterate
 
 GAMMA = 0.8

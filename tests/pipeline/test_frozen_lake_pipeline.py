@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from storage.store import Store
-from tasks.check import check_config
 from tasks.environments.base import ListsActions
 from tasks.environments.frozen_lake.word_model import make_word_model
-from tasks.pipeline import stages_of
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.registry import stages_of
 from tests.pipeline.conftest import Iterate
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from schemas.config import Config
 from storage.store import Store
-from tasks.export_rows import export_rows
-from tasks.iterations import run_stages
-from tasks.pipeline import stages_of
+from tasks.export.rows import export_rows
+from tasks.pipeline.iterations import run_stages
+from tasks.pipeline.registry import stages_of
 from tests.pipeline.conftest import Iterate
 from tests.support import improvement_rules
 from tests.support.committed import table

@@ -12,10 +12,10 @@ from schemas.config import Config
 from schemas.rows import TABLES
 from storage.store import Store
 from storage.verify import verify
-from tasks.iterations import IterationFrozen, next_iteration
-from tasks.pipeline import STAGES, decide
-from tasks.running import run_stage
-from tasks.stage import StageFailed
+from tasks.pipeline.iterations import IterationFrozen, next_iteration
+from tasks.pipeline.registry import STAGES, decide
+from tasks.pipeline.runner import run_stage
+from tasks.runtime.stage import StageFailed
 from tests.pipeline.conftest import Iterate
 from tests.support.committed import commit_rows, table
 

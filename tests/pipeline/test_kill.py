@@ -12,14 +12,14 @@ from schemas.config import Config
 from schemas.load import dump_config
 from storage.store import Store
 from storage.verify import verify
-from tasks.running import StageResult
+from tasks.pipeline.runner import StageResult
 
 STAGE = """
 import asyncio, sys
 from pathlib import Path
 from schemas.load import load_config
 from storage.store import Store
-from tasks.iterations import run_iteration
+from tasks.pipeline.iterations import run_iteration
 asyncio.run(run_iteration(Store(Path(sys.argv[1])), load_config(sys.argv[2])))
 """
 

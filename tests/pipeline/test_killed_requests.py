@@ -15,8 +15,8 @@ import pytest
 from schemas.config import Config
 from schemas.load import dump_config
 from storage.store import Store
-from tasks.pipeline import ALGORITHMS
-from tasks.running import run_stage
+from tasks.pipeline.registry import ALGORITHMS
+from tasks.pipeline.runner import run_stage
 from tests.support.rules import CAP
 
 STAGE = """
@@ -24,8 +24,8 @@ import asyncio, sys
 from pathlib import Path
 from schemas.load import load_config
 from storage.store import Store
-from tasks.pipeline import ALGORITHMS
-from tasks.running import run_stage
+from tasks.pipeline.registry import ALGORITHMS
+from tasks.pipeline.runner import run_stage
 asyncio.run(run_stage(Store(Path(sys.argv[1])), load_config(sys.argv[2]), sys.argv[3], 0, force=True))
 """
 

@@ -15,8 +15,8 @@ import pytest
 from schemas.config import Config
 from schemas.load import dump_config
 from storage.store import Store
-from tasks.pipeline import decide
-from tasks.running import StageResult
+from tasks.pipeline.registry import decide
+from tasks.pipeline.runner import StageResult
 from tasks.training import trainer
 
 ITERATION = """
@@ -24,7 +24,7 @@ import asyncio, sys
 from pathlib import Path
 from schemas.load import load_config
 from storage.store import Store
-from tasks.iterations import run_iteration
+from tasks.pipeline.iterations import run_iteration
 asyncio.run(run_iteration(Store(Path(sys.argv[1])), load_config(sys.argv[2])))
 """
 

@@ -10,15 +10,15 @@ from pydantic import ValidationError
 
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError
+from storage.sql.views import connect
 from storage.store import Store
-from storage.views import connect
-from tasks.check import check_config
 from tasks.environments.logged import Logged
-from tasks.iterations import next_iteration
 from tasks.logs.importing import import_log
-from tasks.pipeline import decide, stages_of
-from tasks.plan import plan
-from tasks.stage import StageFailed
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.iterations import next_iteration
+from tasks.pipeline.plan import plan
+from tasks.pipeline.registry import decide, stages_of
+from tasks.runtime.stage import StageFailed
 from tests.pipeline.conftest import Iterate
 from tests.support.logs import AIRLINE, conversation, write_json
 

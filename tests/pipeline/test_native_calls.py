@@ -12,9 +12,9 @@ from schemas.config import Config
 from schemas.load import ConfigError
 from storage.history import State, Turn
 from storage.store import Store
-from tasks.check import check_config
-from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
-from tasks.native_calls import action_message, action_text, native_chat
+from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
+from tasks.pipeline.checks import check_config
+from tasks.prompting.native_calls import action_message, action_text, native_chat
 from tests.pipeline.conftest import ROLES, Iterate
 from tests.support.families import FAMILIES, make_checkpoint, make_tokenizer
 from tests.support.tool_game import GUESS, ToolGame

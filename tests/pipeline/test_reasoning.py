@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from schemas.config import Config
 from storage.store import Store
-from tasks.stage import StageFailed
+from tasks.runtime.stage import StageFailed
 from tests.pipeline.conftest import ROLES, Iterate
 from tests.support.thinking_rules import SECRET
 

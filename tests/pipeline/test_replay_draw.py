@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from schemas.config import Config
 from storage.store import Committed, Store
-from tasks.pipeline import resolve_inputs
-from tasks.running import run_stage
-from tasks.stage import Resolver, StageFailed
+from tasks.pipeline.registry import resolve_inputs
+from tasks.pipeline.runner import run_stage
+from tasks.runtime.stage import Resolver, StageFailed
 from tests.pipeline.conftest import Iterate
 from tests.support.committed import commit_rows, table
 from tests.support.rows import episode, transitions

@@ -16,22 +16,22 @@ from schemas.frames import to_frame
 from schemas.load import ConfigError, parse_config
 from schemas.rows import Evaluation, Retention
 from storage.store import Store
-from tasks.check import check_config
-from tasks.context import StageContext
-from tasks.conversations import (
+from tasks.datasets.chats import (
     GENERAL_CHAT,
     RETENTION,
     BrokenConversations,
     chat_file,
     load_conversations,
 )
-from tasks.determinants import determine
-from tasks.early_stopping import should_stop, stop_reason
-from tasks.engines.base import Adapter
-from tasks.engines.cache import RequestCache
-from tasks.pipeline import STAGES, decide, resolve_inputs
-from tasks.retention import divergence, measure_retention, retention_metrics
-from tasks.stage import Inputs, Output
+from tasks.engines.protocol import Adapter
+from tasks.engines.request_journal import RequestCache
+from tasks.measures.retention import divergence, measure_retention, retention_metrics
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.early_stopping import should_stop, stop_reason
+from tasks.pipeline.fingerprint_inputs import determine
+from tasks.pipeline.registry import STAGES, decide, resolve_inputs
+from tasks.runtime.context import StageContext
+from tasks.runtime.stage import Inputs, Output
 from tasks.training.adapters import adapter_digest
 from tests.pipeline.conftest import Iterate
 from tests.support.committed import commit_rows

@@ -9,9 +9,9 @@ import pytest
 
 from schemas.config import Config
 from storage.store import Store, StoreError
-from tasks.iterations import begin_iteration, run_iteration
-from tasks.pipeline import ALGORITHMS, decide
-from tasks.running import StageResult, run_stage
+from tasks.pipeline.iterations import begin_iteration, run_iteration
+from tasks.pipeline.registry import ALGORITHMS, decide
+from tasks.pipeline.runner import StageResult, run_stage
 from tests.pipeline.conftest import Iterate
 
 

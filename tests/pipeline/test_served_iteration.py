@@ -12,9 +12,9 @@ import pytest
 
 from schemas.config import Config
 from storage.store import Store
-from tasks.engines.servers import servers, serving
-from tasks.iterations import run_iteration, run_stages
-from tasks.stage import StageFailed
+from tasks.engines.vllm.servers import servers, serving
+from tasks.pipeline.iterations import run_iteration, run_stages
+from tasks.runtime.stage import StageFailed
 
 pytestmark = pytest.mark.vllm
 

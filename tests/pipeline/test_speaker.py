@@ -13,16 +13,16 @@ from pydantic import ValidationError
 from schemas.config import Config
 from schemas.load import ConfigError
 from storage.store import Committed, Store
-from tasks.check import check_config
-from tasks.context import StageContext
-from tasks.engines.cache import RequestCache
+from tasks.engines.request_journal import RequestCache
 from tasks.environments import UnusableEnvironment
-from tasks.iterations import begin_iteration
-from tasks.pipeline import decide
-from tasks.plan import plan
-from tasks.play import play
-from tasks.running import run_stage
-from tasks.stage import Inputs
+from tasks.export.play import play
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.iterations import begin_iteration
+from tasks.pipeline.plan import plan
+from tasks.pipeline.registry import decide
+from tasks.pipeline.runner import run_stage
+from tasks.runtime.context import StageContext
+from tasks.runtime.stage import Inputs
 from tests.pipeline.conftest import Iterate
 
 PLAYER = {"backend": "scripted", "rules": "tests.support.asked:guesses"}
@@ -123,7 +123,7 @@ def test_an_answer_is_kept_for_a_stage_that_resumes(
 
 
 def test_a_person_can_watch_an_episode(asked: Callable[..., Config], tmp_path: Path) -> None:
-    from tasks.export import Policy
+    from tasks.export.policy import Policy
 
     policy = Policy(asked(), 0, None)
     result = asyncio.run(play(policy, "asked/train/0", cache_dir=tmp_path))

@@ -9,11 +9,11 @@ import pytest
 
 from schemas.config import Config
 from storage.store import Store
-from tasks import running
 from tasks.environments.base import Step
 from tasks.environments.textarena import TextArena
-from tasks.iterations import run_stages
-from tasks.pipeline import STAGES
+from tasks.pipeline import runner as running
+from tasks.pipeline.iterations import run_stages
+from tasks.pipeline.registry import STAGES
 from tests.pipeline.conftest import Iterate
 
 

@@ -13,9 +13,9 @@ from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from storage.store import Store
 from storage.verify import verify
-from tasks.check import check_config
 from tasks.environments.tau_bench.package import INSTALL
-from tasks.pipeline import ALGORITHMS
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.registry import ALGORITHMS
 from tests.pipeline.conftest import Iterate
 from tests.support.tiny import make_tiny_checkpoint
 

@@ -10,10 +10,10 @@ import pytest
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from storage.store import Store
-from tasks.check import check_config
 from tasks.environments import make_environment
-from tasks.iterations import begin_iteration
-from tasks.running import run_stage
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.iterations import begin_iteration
+from tasks.pipeline.runner import run_stage
 from tests.pipeline.conftest import ROLES, Iterate
 
 PLAYER = {"backend": "scripted", "rules": "tests.support.arena_rules:player"}

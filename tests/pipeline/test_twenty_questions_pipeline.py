@@ -9,10 +9,10 @@ import pytest
 
 from schemas.config import Config
 from storage.store import Store
-from tasks.check import check_config
-from tasks.iterations import begin_iteration
-from tasks.pipeline import ALGORITHMS
-from tasks.running import run_stage
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.iterations import begin_iteration
+from tasks.pipeline.registry import ALGORITHMS
+from tasks.pipeline.runner import run_stage
 from tests.pipeline.conftest import Iterate
 
 

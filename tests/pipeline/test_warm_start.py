@@ -10,11 +10,11 @@ import pytest
 from schemas.config import Config
 from schemas.load import ConfigError
 from storage.store import Store
-from tasks.check import check_config
 from tasks.environments.guess_number import ROLES, Guess, Span, demonstrations, improved
-from tasks.export import find_policy
-from tasks.pipeline import decide, resolve_inputs, stages_of
-from tasks.stage import StageFailed
+from tasks.export.policy import find_policy
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.registry import decide, resolve_inputs, stages_of
+from tasks.runtime.stage import StageFailed
 from tests.pipeline.conftest import Iterate
 
 MakeConfig = Callable[..., Config]

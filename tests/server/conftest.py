@@ -15,8 +15,8 @@ import psutil
 import pytest
 import yaml
 
-from flows.environment import client_environment
-from flows.stack import read_stack
+from flows.stack.control import read_stack
+from flows.stack.environment import client_environment
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
 from tests.support.tiny import make_tiny_checkpoint

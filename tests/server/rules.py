@@ -10,7 +10,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tasks.engines.base import Request
+from tasks.engines.protocol import Request
 from tests.support.rules import number_game, role_of
 
 

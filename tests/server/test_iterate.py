@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.processes import marked_processes
-from flows.stack import read_stack
+from flows.stack.control import read_stack
+from flows.stack.processes import marked_processes
 from schemas.load import PROJECT_ROOT
 from tests.server.conftest import LocalStack, wait_until
 

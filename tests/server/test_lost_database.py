@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.pipeline import STAGES
+from tasks.pipeline.registry import STAGES
 from tests.server.conftest import LocalStack
 
 pytestmark = pytest.mark.server

@@ -10,9 +10,9 @@ import psutil
 import pytest
 import yaml
 
-from flows.environment import STACK_MARK
-from tasks.iterations import frozen_config
-from tasks.pipeline import ALGORITHMS
+from flows.stack.environment import STACK_MARK
+from tasks.pipeline.iterations import frozen_config
+from tasks.pipeline.registry import ALGORITHMS
 from tests.server.conftest import LocalStack, wait_until
 
 pytestmark = pytest.mark.server

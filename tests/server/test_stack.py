@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.processes import marked_processes
-from flows.stack import read_stack
+from flows.stack.control import read_stack
+from flows.stack.processes import marked_processes
 from schemas.load import load_config
-from tasks.engines import leases
-from tasks.engines.servers import server_dir
-from tasks.pipeline import STAGES
+from tasks.engines.vllm import leases
+from tasks.engines.vllm.servers import server_dir
+from tasks.pipeline.registry import STAGES
 from tests.server.conftest import LocalStack
 
 pytestmark = pytest.mark.server

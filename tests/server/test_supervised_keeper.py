@@ -14,15 +14,16 @@ from tests.support.processes import all_end
 SUPERVISOR = """
 import os, subprocess, sys, time
 from pathlib import Path
-import flows.supervisor
-from flows.processes import become_subreaper
+import flows.stack.supervisor
+from flows.stack.processes import become_subreaper
 from storage.ports import free_port
-from tasks.engines import leases, servers
+from tasks.engines.vllm import leases
+from tasks.engines.vllm import servers
 
 root, helper, way = Path(sys.argv[1]), *sys.argv[2:]
-flows.supervisor.ORPHAN_GRACE_SECONDS = 0.5
+flows.stack.supervisor.ORPHAN_GRACE_SECONDS = 0.5
 become_subreaper()
-supervisor = flows.supervisor.Supervisor(root, 0, None)
+supervisor = flows.stack.supervisor.Supervisor(root, 0, None)
 folder, port = root / ".cache" / "servers" / "one", free_port(0)
 leases.hold(folder, "stack")
 sleep = "[sys.executable, '-c', 'import time; time.sleep(600)'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"

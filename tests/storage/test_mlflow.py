@@ -15,7 +15,7 @@ from mlflow.entities import Run
 from prompts import template_text
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT
-from storage.mlflow_bridge import Bridge
+from storage.mlflow.bridge import Bridge
 from storage.store import Committed, Store
 from tests.support.committed import commit_rows
 from tests.support.rows import episode, evaluation, training_steps, transitions
@@ -223,7 +223,7 @@ def test_the_best_evaluated_policy_is_the_champion(
 
 def test_two_processes_that_start_at_once_share_one_store_and_one_iteration_run(bridge: Bridge) -> None:
     code = (
-        "import sys; from pathlib import Path; from storage.mlflow_bridge import Bridge\n"
+        "import sys; from pathlib import Path; from storage.mlflow.bridge import Bridge\n"
         "assert Bridge(Path(sys.argv[1])).start_stage('trial', 0, sys.argv[2])"
     )
     environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}

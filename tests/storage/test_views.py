@@ -10,11 +10,11 @@ import pytest
 
 from schemas.frames import frame_schema, to_frame
 from schemas.rows import TABLES, Generation
-from storage.catalog import VIEWS, columns, relations, sql_type
 from storage.files import sha256_file
-from storage.render import render
+from storage.sql.catalog import VIEWS, columns, relations, sql_type
+from storage.sql.render import render
+from storage.sql.views import connect
 from storage.store import Committed, Store
-from storage.views import connect
 from tests.support.committed import commit_rows
 from tests.support.rows import episode, improvement, training_row, transitions
 

@@ -2,7 +2,7 @@
 
 import re
 
-from tasks.engines.base import Request
+from tasks.engines.protocol import Request
 from tests.support.rules import number_game, role_of
 
 _SUM = re.compile(r"(\d+) ([+-]) (\d+)")

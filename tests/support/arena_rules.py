@@ -3,7 +3,7 @@
 import random
 import re
 
-from tasks.engines.base import EngineError, Request
+from tasks.engines.protocol import EngineError, Request
 from tests.support.arena_players import STEPS
 from tests.support.rules import number_game, role_of
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from schemas.rows import Split
-from tasks.engines.base import EngineError, Request
+from tasks.engines.protocol import EngineError, Request
 from tasks.environments.base import ActionFormat, Ask, Step, Task
 from tests.support.rules import number_game
 

@@ -2,7 +2,7 @@
 
 import re
 
-from tasks.engines.base import Request, ScoreRequest, Scores
+from tasks.engines.protocol import Request, ScoreRequest, Scores
 from tests.support.rules import number_game, role_of
 
 

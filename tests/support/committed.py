@@ -10,9 +10,9 @@ from schemas.frames import to_frame
 from schemas.manifest import AdapterEntry, Determinants, FileEntry, Manifest, folder_name
 from schemas.rows import TABLES, Row
 from storage.files import sha256_file
-from storage.staged import stage_table
+from storage.parquet.staged import stage_table
 from storage.store import Committed, Store
-from tasks.determinants import fingerprint_of
+from tasks.pipeline.fingerprint_inputs import fingerprint_of
 
 
 def commit_rows(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.load import PROJECT_ROOT
-from tasks.engines.base import Request, ScoreRequest, Scores
+from tasks.engines.protocol import Request, ScoreRequest, Scores
 from tests.support.rules import number_game, role_of
 
 # 60 real ones (MIT licence, from tau-bench), which lie beside the project where its tests are developed.

@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
 
-from tasks.engines.base import Engine, Request, Sampling
-from tasks.engines.chat import load_chat_tokenizer
+from tasks.chat.tokenizers import load_chat_tokenizer
+from tasks.engines.protocol import Engine, Request, Sampling
 
 KEY = "sk-secret-of-this-test"
 

@@ -1,6 +1,6 @@
 """Scripted players and oracles of 20 Questions, for tests."""
 
-from tasks.engines.base import Request
+from tasks.engines.protocol import Request
 from tests.support.rules import number_game, role_of
 
 ASKED = (

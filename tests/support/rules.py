@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from tasks.engines.base import Request, ScoreRequest, Scores
+from tasks.engines.protocol import Request, ScoreRequest, Scores
 
 
 def role_of(request: Request) -> str:

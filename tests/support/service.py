@@ -3,7 +3,7 @@
 import json
 import re
 
-from tasks.engines.base import EngineError, Request, ScoreRequest, Scores
+from tasks.engines.protocol import EngineError, Request, ScoreRequest, Scores
 from tests.support.rules import role_of
 
 

@@ -1,6 +1,6 @@
 """The players of the number game as a model that thinks before it answers, and never meets its own thought again."""
 
-from tasks.engines.base import Request, ScoreRequest
+from tasks.engines.protocol import Request, ScoreRequest
 from tests.support.rules import number_game
 
 SECRET = "between us"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from schemas.rows import Split
-from tasks.engines.base import Request
+from tasks.engines.protocol import Request
 from tasks.environments.base import ActionFormat, Step, Task
 from tests.support.rules import number_game, role_of
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from schemas.config import LoraSection, ModelSection
-from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
-from tasks.training.tuned import Tuned, make_tuned
+from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
+from tasks.training.trainable import Tuned, make_tuned
 from tests.support.tiny import make_tiny_checkpoint
 
 

@@ -18,7 +18,7 @@ from tiny_rows import critic, policy
 from torch import nn
 
 from schemas.config import AnchorSection, ModelSection, TrainingSection
-from tasks.engines.chat import ChatTokenizer
+from tasks.chat.tokenizers import ChatTokenizer
 from tasks.training import loss as loss_module
 from tasks.training.anchor import anchored_losses, make_anchor
 from tasks.training.data import Encoded, Example, encode, plan_batches
@@ -26,8 +26,8 @@ from tasks.training.loss import label_logprobs, row_coefficients, token_losses
 from tasks.training.optimizer import Optimizer
 from tasks.training.records import TrainingResult
 from tasks.training.step import take_step
+from tasks.training.trainable import Tuned, make_tuned
 from tasks.training.trainer import train
-from tasks.training.tuned import Tuned, make_tuned
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=2, learning_rate=0.01)
 CRITICS, POLICIES = [critic(i, 0.2 + i / 10) for i in range(6)], [policy(i) for i in range(3)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_rows import critic, policy
 
-from tasks.engines.chat import ChatTokenizer
+from tasks.chat.tokenizers import ChatTokenizer
 from tasks.training.data import TooLong, encode, plan_batches
 
 

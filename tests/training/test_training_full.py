@@ -10,9 +10,9 @@ from tiny_rows import CRITICS, by_hand, train_tiny
 from transformers import AutoModelForCausalLM
 
 from schemas.config import ModelSection, TrainingSection
-from tasks.engines.adapters import AdapterPool, load_model
-from tasks.engines.base import Adapter
-from tasks.engines.chat import ChatTokenizer
+from tasks.chat.tokenizers import ChatTokenizer
+from tasks.engines.local.adapters import AdapterPool, load_model
+from tasks.engines.protocol import Adapter
 from tasks.training.adapters import adapter_digest
 from tasks.training.data import encode
 from tasks.training.records import TrainingError, TrainingResult

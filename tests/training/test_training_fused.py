@@ -11,9 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from tasks.training import attention
-from tasks.training.attention import CausalAttention
-from tasks.training.fused import fuse_adapter, fuse_norms
+from tasks.training.cpu import attention
+from tasks.training.cpu.attention import CausalAttention
+from tasks.training.cpu.fused import fuse_adapter, fuse_norms
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu"])

@@ -7,12 +7,12 @@ import torch
 from tiny_rows import close, critic, encoded, gradients, policy
 
 from schemas.config import TrainingSection
-from tasks.engines.chat import ChatTokenizer
-from tasks.training.lanes import Lanes, lanes_for
+from tasks.chat.tokenizers import ChatTokenizer
+from tasks.training.cpu.parallel_micro_batches import Lanes, lanes_for
 from tasks.training.loss import label_logprobs
 from tasks.training.optimizer import Optimizer
 from tasks.training.step import take_step
-from tasks.training.tuned import Tuned
+from tasks.training.trainable import Tuned
 
 
 def test_lanes_give_the_losses_and_gradients_of_one_lane_and_the_same_bytes_each_time(

@@ -9,14 +9,14 @@ import torch
 from tiny_rows import by_hand, close, critic, encoded, gradients, policy
 
 from schemas.config import ModelSection, TrainingSection
-from tasks.engines.chat import ChatTokenizer
+from tasks.chat.tokenizers import ChatTokenizer
 from tasks.training import loss as loss_module
 from tasks.training.anchor import make_anchor
 from tasks.training.data import SoftTargets, encode
 from tasks.training.loss import VocabularyLosses, label_logprobs, row_coefficients, shared_prefix
 from tasks.training.optimizer import Optimizer
 from tasks.training.step import take_step
-from tasks.training.tuned import Tuned
+from tasks.training.trainable import Tuned
 
 
 def test_label_logprobs_are_those_of_the_full_logits_whatever_the_padding_and_shared_beginning(

@@ -24,8 +24,7 @@ from transformers import (
 )
 
 from schemas.config import ModelSection, TrainerSection
-from tasks.training.data import Encoded
-from tasks.training.packing import (
+from tasks.training.cpu.packing import (
     MULTIPLE,
     attend_last,
     hidden_states,
@@ -33,9 +32,10 @@ from tasks.training.packing import (
     packs,
     use_packing,
 )
+from tasks.training.data import Encoded
 from tasks.training.records import TrainingError
 from tasks.training.step import micro_batches
-from tasks.training.tuned import make_tuned
+from tasks.training.trainable import make_tuned
 
 SIZES: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,

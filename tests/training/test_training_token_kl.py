@@ -9,13 +9,13 @@ import torch
 from tiny_rows import by_hand, critic, gradients, policy
 
 from schemas.config import ModelSection, TrainingSection
-from tasks.engines.chat import ChatTokenizer
+from tasks.chat.tokenizers import ChatTokenizer
 from tasks.training.data import Encoded, SoftTargets, encode
 from tasks.training.loss import label_logprobs, targets, token_losses
 from tasks.training.optimizer import Optimizer
 from tasks.training.records import TrainingError
 from tasks.training.step import take_step
-from tasks.training.tuned import Tuned, make_tuned
+from tasks.training.trainable import Tuned, make_tuned
 
 
 @pytest.fixture

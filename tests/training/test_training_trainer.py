@@ -12,13 +12,13 @@ from tiny_rows import CRITICS, POLICIES, by_hand, policy, train_tiny
 
 from schemas.config import ModelSection, TrainingSection
 from schemas.rows import Row, TrainingStep
-from tasks.engines.chat import ChatTokenizer
+from tasks.chat.tokenizers import ChatTokenizer
 from tasks.training import trainer
 from tasks.training.adapters import WEIGHTS, form_of
 from tasks.training.data import encode
 from tasks.training.model import load_base
 from tasks.training.records import NothingToTrain, StepRecord, TrainingError, TrainingResult
-from tasks.training.tuned import make_tuned
+from tasks.training.trainable import make_tuned
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=2, learning_rate=0.01)
 

@@ -8,11 +8,11 @@ import torch
 from transformers import PreTrainedModel
 
 from schemas.config import ModelSection, TrainingSection
-from tasks.engines.chat import ChatTokenizer
+from tasks.chat.tokenizers import ChatTokenizer
 from tasks.training.data import Encoded, Example, encode
 from tasks.training.records import TrainingResult
+from tasks.training.trainable import Tuned
 from tasks.training.trainer import train
-from tasks.training.tuned import Tuned
 
 
 def critic(number: int, weight: float = 1.0) -> Example:

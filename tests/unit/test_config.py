@@ -7,8 +7,8 @@ import yaml
 
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, data_root, dump_config, load_config
-from tasks.check import check_config
-from tasks.plan import plan
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.plan import plan
 
 
 def write(folder: Path, text: str) -> Path:

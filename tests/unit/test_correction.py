@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from schemas.config import CorrectionSection
-from tasks.correction import Corrected, Rewrite, correct
-from tasks.leaks import Leak
+from tasks.text.correction import Corrected, Rewrite, correct
+from tasks.text.leaks import Leak
 
 
 def measure(thought: str) -> Leak:

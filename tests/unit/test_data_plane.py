@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks.data_plane_parts import AGGREGATE, PARTS, bare_glob
 from benchmarks.large_run import Size, build
+from storage.sql.views import connect
 from storage.store import Store
 from storage.verify import verify
-from storage.views import connect
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tasks.environments.base import ActionFormat
-from tasks.formats import (
+from tasks.text.formats import (
     Action,
     action_regex,
     future_regex,

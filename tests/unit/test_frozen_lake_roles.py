@@ -6,14 +6,14 @@ import pytest
 
 from prompts import render
 from storage.history import State
-from tasks.engines.base import Message, Request, Sampling, ScoreRequest
+from tasks.engines.protocol import Message, Request, Sampling, ScoreRequest
 from tasks.engines.scripted import capabilities, load_rules
 from tasks.environments.frozen_lake import FrozenLake
 from tasks.environments.frozen_lake.roles import evaluator, rules
 from tasks.environments.frozen_lake.text import read_future, read_observation
 from tasks.environments.frozen_lake.verdict import judged_optimal, optimal_probability
-from tasks.roles import Judged
-from tasks.transcript import Ending, Transcript, write_transcript
+from tasks.roles.calls import Judged
+from tasks.text.transcript import Ending, Transcript, write_transcript
 
 LAKE = FrozenLake()
 # holes at r1c1; straight distance to the goal 6

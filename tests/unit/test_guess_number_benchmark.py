@@ -5,7 +5,7 @@ import pytest
 from benchmarks.guess_number_measures import left_by_hints, likelier, mcnemar, possible_share
 from storage.history import State, Turn
 from tasks.environments.base import ActionFormat
-from tasks.evaluation import wilson_interval
+from tasks.stages.evaluation import wilson_interval
 
 
 def test_mcnemar_doubles_the_tail_of_fair_coins() -> None:

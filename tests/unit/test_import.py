@@ -8,14 +8,14 @@ import polars as pl
 import pytest
 
 from benchmarks.import_memory import measure, write_log
+from storage.sql.views import connect
 from storage.store import Store
 from storage.verify import verify
-from storage.views import connect
 from tasks.logs.conversation import logged_messages, read_conversation
 from tasks.logs.importing import ImportResult, import_log, load_tools
 from tasks.logs.records import LogFormat, UnreadableLog, read_records
 from tasks.logs.schema import Rejected
-from tasks.stage import StageFailed
+from tasks.runtime.stage import StageFailed
 from tests.support.committed import commit_rows
 from tests.support.logs import AIRLINE, TOOLS, call, conversation, write_json
 from tests.support.rows import episode, transitions

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.leak_check import Counts, called_leak, checks_of, count, load_cases
 from schemas.config import CorrectionSection
-from tasks.leaks import SOURCE_OF_TARGET, SOURCE_OF_THOUGHT, find_leaks
+from tasks.text.leaks import SOURCE_OF_TARGET, SOURCE_OF_THOUGHT, find_leaks
 
 SECRET = "The target number is lower. The agent then wins with seven."
 VISIBLE = "You have to guess the number between 1 and 20. The hint was that it is not ten."

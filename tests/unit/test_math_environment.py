@@ -9,14 +9,14 @@ import polars as pl
 import pytest
 
 from schemas.config import Config, EnvironmentSection
-from tasks.determinants import determine
 from tasks.environments import UnusableEnvironment, make_environment
 from tasks.environments.base import Step
 from tasks.environments.checks import faults_of
 from tasks.environments.math import Math
 from tasks.environments.math.problems import SHIPPED, last_box, load_problems
-from tasks.pipeline import STAGES
-from tasks.stage import Inputs
+from tasks.pipeline.fingerprint_inputs import determine
+from tasks.pipeline.registry import STAGES
+from tasks.runtime.stage import Inputs
 
 pytest.importorskip("math_verify", reason="math-verify is not installed: pip install -e '.[math]'")
 

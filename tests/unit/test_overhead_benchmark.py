@@ -13,7 +13,7 @@ import pytest
 from benchmarks import instant
 from benchmarks.iteration_seconds import PARENT, sweep
 from storage.store import Store
-from tasks.iterations import run_iteration
+from tasks.pipeline.iterations import run_iteration
 from tests.support.tiny import make_tiny_checkpoint
 
 

@@ -3,7 +3,7 @@
 import os
 import socket
 
-from flows.processes import listens
+from flows.stack.processes import listens
 
 
 def test_only_the_process_that_listens_on_a_port_is_said_to() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from storage.last_values import LastValues
+from storage.latest_value_index import LastValues
 from storage.replay import (
     _choice,
     draw_replay,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.engines.replies import BrokenCall, Call, read_calls, split_reasoning
+from tasks.chat.response_parser import BrokenCall, Call, read_calls, split_reasoning
 
 LOOK, MOVE = Call("look", {"far": 3}), Call("move", {})
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tasks.engines.base import Completion, Message, Request, Sampling, Scores
-from tasks.engines.cache import RequestCache
+from tasks.engines.protocol import Completion, Message, Request, Sampling, Scores
+from tasks.engines.request_journal import RequestCache
 
 DONE = Completion('ten\tor "nine"\n', "stop", 7, 2, (4, 5), (-0.5, -1.25))
 SCORED = Scores(((-0.5,), (-1.0, -2.0)), (((1,),), ((2,), (3,))), (((-0.1,),), ((-0.2,), (-0.3,))))

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from schemas.config import Config, EngineSection, ModelSection
-from tasks.determinants import determine
 from tasks.engines import EngineConfigError, check_engine, declared_capabilities
-from tasks.pipeline import STAGES
-from tasks.stage import Inputs
+from tasks.pipeline.fingerprint_inputs import determine
+from tasks.pipeline.registry import STAGES
+from tasks.runtime.stage import Inputs
 
 
 def determinants(**engine: Any) -> dict[str, Any]:

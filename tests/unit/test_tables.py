@@ -6,9 +6,9 @@ from pydantic import BaseModel
 
 from schemas.frames import dtype_of, frame_schema, to_frame
 from schemas.rows import TABLES, Generation, Priority, Row, Transition
-from storage.footers import STAMP, TableError, read_stamp, schema_stamp
-from storage.table_stream import TableStream
-from storage.tables import scan_table, scan_tables, table_digest, write_table
+from storage.parquet.footers import STAMP, TableError, read_stamp, schema_stamp
+from storage.parquet.table_stream import TableStream
+from storage.parquet.tables import scan_table, scan_tables, table_digest, write_table
 
 
 def priority(number: int, **changes: object) -> Priority:

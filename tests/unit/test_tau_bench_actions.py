@@ -14,7 +14,7 @@ from tasks.environments.tau_bench import TauBench
 from tasks.environments.tau_bench.calls import RESPOND, Call, Calls, Form, Unreadable
 from tasks.environments.tau_bench.database import Snapshot
 from tasks.environments.tau_bench.package import load_domain
-from tasks.formats import read_action
+from tasks.text.formats import read_action
 
 CANCEL = {
     "type": "function",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tasks.engines.base import Message
+from tasks.engines.protocol import Message
 from tasks.environments.base import Step, asks_model
 from tasks.environments.textarena import TextArena
 

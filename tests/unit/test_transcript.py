@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.transcript import Transcript, read_transcript, write_transcript
+from tasks.text.transcript import Transcript, read_transcript, write_transcript
 
 WON = Transcript(("higher", "you win"), ("[7]",), "success", 1.0)
 

@@ -11,8 +11,7 @@ import pytest
 
 from schemas.config import Config, EnvironmentSection
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
-from tasks.check import check_config
-from tasks.engines.base import Message
+from tasks.engines.protocol import Message
 from tasks.environments import UnusableEnvironment, make_environment
 from tasks.environments.base import SpeakerFailed, Step, Task, asks_model, would_accept
 from tasks.environments.twenty_questions import TwentyQuestions, names
@@ -21,6 +20,7 @@ from tasks.environments.twenty_questions.questions import read_question
 from tasks.environments.twenty_questions.things import Thing, load_things
 from tasks.environments.twenty_questions.validation import faults
 from tasks.environments.twenty_questions.vocabulary import vocabulary
+from tasks.pipeline.checks import check_config
 
 SHIPPED = {thing.title: thing for thing in load_things()}
 DEFINITION = "Definition (from WordNet, Google, or Wikipedia)"

@@ -7,9 +7,9 @@ import pytest
 
 from schemas.config import EngineSection
 from storage.history import State, Turn, without_middle
-from tasks.engines.base import Message
-from tasks.engines.chat import ChatTokenizer, load_chat_tokenizer
-from tasks.window import NOTHING, Dropped, Window, fit
+from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
+from tasks.engines.protocol import Message
+from tasks.prompting.truncation import NOTHING, Dropped, Window, fit
 from tests.support.tiny import make_tiny_checkpoint
 
 STATE = State((Turn("task", "a0"), Turn("o1", "a1"), Turn("o2", "a2")), "now")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import log
 from random import Random
 
-from tasks.engines.base import Request, ScoreRequest, Scores
+from tasks.engines.protocol import Request, ScoreRequest, Scores
 from tasks.environments.frozen_lake.text import (
     Foreseen,
     Seen,

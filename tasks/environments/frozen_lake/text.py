@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, cast
 
-from tasks.transcript import Ending, read_transcript
+from tasks.text.transcript import Ending, read_transcript
 
 ACTIONS = ("left", "down", "right", "up")  # gymnasium's numbering, and the order of the neighbours
 MOVES = ((0, -1), (1, 0), (0, 1), (-1, 0))

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from tasks.engines.base import Message
+from tasks.engines.protocol import Message
 from tasks.environments.base import Ask
 from tasks.environments.tau_bench.package import user_messages
 

@@ -2,7 +2,7 @@
 
 import re
 
-from tasks.engines.base import Message
+from tasks.engines.protocol import Message
 from tasks.environments.base import ActionFormat, Ask
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from tasks.engines.base import Message
+from tasks.engines.protocol import Message
 from tasks.environments.base import Ask, SpeakerFailed, any_of
 from tasks.environments.twenty_questions.names import key
 from tasks.environments.twenty_questions.questions import Question

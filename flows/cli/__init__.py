@@ -1,0 +1,1 @@
+"""The command `nlac`, one module per group of commands."""

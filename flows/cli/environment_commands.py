@@ -1,0 +1,87 @@
+"""The commands about environments: list the built-in ones, check any without a model."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flows.cli.options import FAILED, USAGE, fail, load, usable_config
+
+if TYPE_CHECKING:
+    from schemas.config import EnvironmentSection
+
+
+def register_environments(app: typer.Typer) -> None:
+    """Add `nlac env`."""
+    environments = typer.Typer(no_args_is_help=True, help="List environments, or check one without a model.")
+    environments.command("list")(list_environments)
+    environments.command("validate")(validate)
+    app.add_typer(environments, name="env")
+
+
+def list_environments() -> None:
+    """The built-in environments: what each is, what it needs, and whether that is there."""
+    from tasks.environments.registry import BUILTIN
+
+    width = max(map(len, BUILTIN))
+    for name, builtin in sorted(BUILTIN.items()):
+        typer.echo(f"{name:<{width}}  {builtin.description}")
+        if builtin.needs:
+            typer.echo(f"{'':<{width}}  needs {builtin.needs}")
+        if builtin.missing:
+            typer.echo(f"{'':<{width}}  not usable: {builtin.missing}")
+    typer.echo("Any other is named by import path, 'module:factory' (docs/environments.md).")
+
+
+def validate(
+    name: Annotated[str, typer.Argument(help="a built-in name, or an import path 'module:factory'")],
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="an argument of the environment, its value as in YAML; repeatable"
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="take environment.options from this configuration")
+    ] = None,
+) -> None:
+    """Check an environment without a model: it can be made, and its own validation finds no fault."""
+    from tasks.environments import UnusableEnvironment, make_environment
+    from tasks.environments.checks import faults_of
+
+    section = _section(name, option or [], config)
+    try:
+        environment = make_environment(section)
+    except UnusableEnvironment as error:
+        fail(str(error), USAGE)
+    faults = faults_of(environment)
+    for fault in faults:
+        typer.echo(fault, err=True)
+    if faults:
+        fail(f"{environment.name}: {len(faults)} faults", FAILED)
+    counts = ", ".join(f"{len(environment.tasks(split))} {split} tasks" for split in ("train", "eval"))
+    typer.echo(f"{environment.name}: no fault ({counts})")
+
+
+def _section(name: str, given: list[str], config: Path | None) -> "EnvironmentSection":
+    """The section of a configuration that makes it, `given` above the file's own options."""
+    import yaml
+
+    from schemas.config import EnvironmentSection
+
+    section = EnvironmentSection(name=name, options={})
+    if config is not None:
+        with usable_config():
+            section = load(config).environment
+        if section.name != name:
+            fail(f"{config}: environment.name is {section.name}, not {name}", USAGE)
+    options: dict[str, Any] = dict(section.options)
+    for pair in given:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            fail(f"--option {pair}: write KEY=VALUE", USAGE)
+        try:
+            options[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            fail(f"--option {pair}: the value is not YAML ({' '.join(str(error).split())})", USAGE)
+    return section.model_copy(update={"options": options})

@@ -1,0 +1,165 @@
+"""`nlac iterate`, behind `make iteration`: one iteration, shown while it runs and summed up after."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from rich.console import Console
+
+from flows.cli.display import Display
+from flows.cli.summary import retry_hint, summary
+from flows.deployments.parameters import resolve
+from flows.stack import control as stacks
+from flows.stack.environment import client_environment, stack_dir
+from schemas.load import PROJECT_ROOT
+from storage.store import Store
+from tasks.pipeline.registry import stages_of
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for."""
+
+    config: Path | None
+    run: str | None
+    iteration: int | None
+    force: bool
+    seed: int | None
+
+    @property
+    def options(self) -> dict[str, object]:
+        """What was given that running again needs too."""
+        return {"config": self.config, "run": self.run, "seed": self.seed}
+
+
+@contextmanager
+def stack_for(root: Path, config: Path | None, console: Console) -> Iterator[tuple[stacks.Stack, bool]]:
+    """The running stack, or one of our own that is stopped again; and whether it is our own."""
+    running = stacks.read_stack(root)
+    if running is not None:
+        console.print(f"Using the local stack at {running.ui_url}", highlight=False)
+        yield running, False
+        return
+    console.print("Starting a local stack: Prefect server, work pools, workers, deployments ...")
+    running = stacks.up(root, config)
+    where = stack_dir(root)
+    console.print(
+        f"PREFECT_API_URL={running.api_url}  PREFECT_HOME={where / 'prefect'}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    try:
+        yield running, True
+    finally:
+        console.print("Stopping the local stack ...")
+        stacks.down(root)
+
+
+def run_and_show(root: Path, wish: Wish) -> int:
+    """Run an iteration and show it.
+
+    Returns:
+        The exit code: 0, or 1 when a stage failed.
+    """
+    for number_of_signal in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number_of_signal, lambda *_: sys.exit(1))  # so that what we started is stopped
+    console = Console()
+    config = str(wish.config) if wish.config else None
+    store = Store(root)
+    resolved, number = resolve(store, wish.run, config, wish.iteration, wish.seed, stage_alone=False)
+    parameters = {
+        "run": resolved.run,
+        "config": config,
+        "iteration": number,
+        "force": wish.force,
+        "seed": wish.seed,
+    }
+    started = time.time()
+    with stack_for(root, wish.config, console) as (stack, own):
+        command = "prefect deployment run nlac/iteration --watch"
+        console.print(f"Running: {command}", highlight=False)
+        environment = {**client_environment(root, stack.api_url), "COLUMNS": "200"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command.split(), "--params", json.dumps(parameters)],
+            cwd=PROJECT_ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        flow_run = ""
+        try:
+            with Display(console, root, resolved.run, stages_of(resolved, number), started) as display:
+                for line in _lines(process, display):
+                    if "UUID:" in line:
+                        flow_run = line.split("UUID:")[1].strip()
+            failed = process.wait() != 0
+            reason = _why(stack, flow_run) if failed else ""
+        except BaseException:
+            process.kill()
+            if not own and flow_run:
+                _cancel(stack, flow_run)
+            raise
+    if failed:
+        console.print(
+            f"\nThe iteration did not finish. {reason}",
+            style="red",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
+        console.print(retry_hint(root, wish.options, own), highlight=False, soft_wrap=True, markup=False)
+        return 1
+    summary(console, store, resolved, number, started, stack.ui_url)
+    return 0
+
+
+def _lines(process: subprocess.Popen[str], display: Display) -> Iterator[str]:
+    """The command's output line by line, the display kept up to date meanwhile."""
+    queue: SimpleQueue[str | None] = SimpleQueue()
+
+    def read() -> None:
+        for line in process.stdout or ():
+            queue.put(line.rstrip())
+        queue.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = queue.get(timeout=0.5)
+        except Empty:
+            display.refresh()
+            continue
+        if line is None:
+            display.refresh(last=True)
+            return
+        display.show(line)
+        yield line
+
+
+def _api(stack: stacks.Stack, path: str, body: object = None) -> dict[str, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{stack.api_url}{path}", data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return dict(json.load(answer))
+
+
+def _why(stack: stacks.Stack, flow_run: str) -> str:
+    """The flow run's own account of its end; it names the stage and the commands that retry it."""
+    if not flow_run:
+        return "Prefect did not accept the run; its message stands above."
+    try:
+        return str(_api(stack, f"/flow_runs/{flow_run}")["state"]["message"])
+    except OSError as error:
+        return f"The Prefect server does not answer any more ({error})."
+
+
+def _cancel(stack: stacks.Stack, flow_run: str) -> None:
+    _api(stack, f"/flow_runs/{flow_run}/set_state", {"state": {"type": "CANCELLING"}})

@@ -1,0 +1,87 @@
+"""What `nlac iterate` says at the end: the table of stages, where the data lies, how to go on."""
+
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from schemas.config import Config
+from schemas.load import data_root
+from storage.store import Store
+from tasks.pipeline.iterations import result_row
+from tasks.pipeline.registry import stages_of
+from tasks.pipeline.runner import StageResult
+
+FIRST_QUERY = (
+    "select iteration, avg(success::int) as success from episodes where split='eval' group by 1 order by 1"
+)
+
+
+def nlac_command(root: Path) -> tuple[str, str]:
+    """How the user calls nlac, and the option that names this data root where it is not the usual one."""
+    program = Path(sys.argv[0])
+    here = (
+        program.relative_to(Path.cwd())
+        if program.is_absolute() and program.is_relative_to(Path.cwd())
+        else program
+    )
+    return str(here), "" if root == data_root() else f" --data {root}"
+
+
+def retry_hint(root: Path, options: Mapping[str, object], own: bool) -> str:
+    """How to go on after a failure.
+
+    Args:
+        root: the data root.
+        options: what the user gave to `nlac iterate`, by option name; None where nothing.
+        own: whether the stack was our own, and so is stopped by now.
+    """
+    program, data = nlac_command(root)
+    given = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    again = " ".join([f"{program} iterate{data}", *given]) if given or data else "make iteration"
+    first = f" (after {program} up{data})" if own else ""
+    return f"Any of these commands goes on at that stage{first}, and so does running again: {again}"
+
+
+def summary(console: Console, store: Store, config: Config, number: int, started: float, ui_url: str) -> None:
+    """The table of an iteration's stages, where the data lies, and what to do next.
+
+    Args:
+        console: where to print.
+        store: the artifact store.
+        config: the run's configuration.
+        number: the iteration.
+        started: when it was started (seconds since the epoch); what was committed before is reused.
+        ui_url: address of the Prefect UI.
+    """
+    table = Table(
+        title=f"Iteration {number} of run '{config.run}'",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("stage", "rows in", "rows out", "rejected", "tokens", "seconds", ""):
+        table.add_column(name, justify="left" if name in ("stage", "") else "right", no_wrap=True)
+    for stage in stages_of(config, number):
+        committed = store.committed(config.run, stage, number)
+        if committed is None:
+            continue
+        # The manifest's clock has whole seconds.
+        reused = datetime.fromisoformat(committed.manifest.started_at).timestamp() < int(started)
+        row = result_row(stage, StageResult(committed, reused, ()))
+        table.add_row(*(f"{v:.1f}" if isinstance(v, float) else str(v) for v in row.values()))
+    console.print()
+    console.print(table)
+    program, data = nlac_command(store.root)
+    console.print(f"The data lies in {store.run_dir(config.run)}", highlight=False, soft_wrap=True)
+    console.print("To go on:", highlight=False)
+    for command, purpose in (
+        (f"{program} up{data}", f"the Prefect UI, at {ui_url}"),
+        (f"{program} mlflow-ui{data}", "the MLflow UI"),
+        (f'{program} sql{data} "{FIRST_QUERY}"', "a first query"),
+    ):
+        console.print(f"  {command}   # {purpose}", highlight=False, soft_wrap=True, markup=False)

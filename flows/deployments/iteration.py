@@ -1,0 +1,197 @@
+"""`nlac/iteration`: all stages in order, each on its own deployment; `nlac/training`: iterations in a row.
+
+Before a stage is dispatched the store is asked whether it is committed. So the retry button, `prefect
+flow-run retry` and running again all resume at the stage that failed, even when Prefect's database is lost.
+"""
+
+import asyncio
+from typing import Annotated, Any
+from uuid import UUID
+
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.deployments.flow_runs import arun_deployment
+from prefect.runtime import flow_run
+from prefect.states import Completed
+from pydantic import Field
+
+from flows.deployments.hooks import children_of, end_children
+from flows.deployments.parameters import Iteration, RunName, Seed, resolve
+from flows.deployments.reporting import prompt_texts
+from flows.deployments.tracking import Tracking
+from flows.stack.control import read_stack
+from schemas.config import Algorithm, Config
+from schemas.load import data_root
+from storage.mlflow.bridge import Bridge
+from storage.store import Committed, Store
+from tasks.engines.vllm.servers import serving
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.early_stopping import stop_reason
+from tasks.pipeline.iterations import begin_iteration, finish_iteration
+from tasks.pipeline.registry import STAGES, decide, stages_of
+from tasks.runtime.stage import StageFailed
+
+POLL_SECONDS = 0.5
+
+
+async def dispatch(deployment: str, name: str, parameters: dict[str, Any], retry: str) -> FlowRun:
+    """Run a deployment as a child and wait for it.
+
+    Args:
+        deployment: its name, without the flow's.
+        name: name of the child run.
+        parameters: its parameters.
+        retry: the command that runs it again alone.
+
+    Raises:
+        StageFailed: it did not complete; the message names it and the commands that retry it.
+    """
+    child = await arun_deployment(
+        f"nlac/{deployment}",
+        parameters=parameters,
+        flow_run_name=name,
+        poll_interval=POLL_SECONDS,
+        idempotency_key=f"{flow_run.id}-{flow_run.run_count}-{name}",
+    )
+    if child.state is None or not child.state.is_completed():
+        state = child.state.name if child.state else "unknown"
+        reason = (child.state.message if child.state else None) or "no reason given"
+        raise StageFailed(
+            f"{name}: {deployment} ended {state} in flow run '{child.name}' ({child.id}): {reason}\n"
+            f"To go on from there: prefect flow-run retry {flow_run.id}\nTo run it alone: {retry}"
+        )
+    return child
+
+
+async def run_one(
+    store: Store, config: Config, stage: str, iteration: int, force: bool, tracking: Tracking
+) -> State:
+    """One stage of an iteration: what is committed is reused, anything else is dispatched."""
+    decision = await asyncio.to_thread(decide, store, config, stage, iteration, force=force)
+    if decision.reuse and decision.committed is not None:
+        await asyncio.to_thread(_adopt, store, decision.committed, config)
+        return Completed(name="Reused", message="; ".join(decision.reasons))
+    alone = f"prefect deployment run nlac/{stage} -p iteration={iteration} -p run={config.run}"
+    kept = await tracking.begin(stage)
+    parameters = {"run": config.run, "iteration": iteration, "force": force, "mlflow_run": kept}
+    try:
+        child = await dispatch(stage, f"{stage}-{config.run}-{iteration}", parameters, alone)
+    except BaseException as error:
+        tracking.fail(kept, str(error) or type(error).__name__)
+        raise
+    tracking.finish(kept, stage, child)
+    return Completed(message=f"flow run '{child.name}' ({child.id})")
+
+
+def _adopt(store: Store, committed: Committed, config: Config) -> None:
+    committed.check(content=False)
+    store.adopt(committed)
+    Bridge(store.root).ensure_logged(committed, config, prompt_texts(config, committed))
+
+
+STEPS = {
+    stage: task(name=stage, task_run_name=stage, cache_policy=NO_CACHE, persist_result=False)(run_one)
+    for stage in STAGES
+}
+"""A task a stage, so that the iteration's page in the UI shows them by name, reused ones as such."""
+
+
+async def done_before() -> set[str]:
+    """Ids and names of children that earlier attempts of this very flow run have completed: a retry of a
+    forced run does not force those again."""
+    async with get_client() as client:
+        done = await children_of(client, UUID(flow_run.id), [StateType.COMPLETED])
+    return {str(child.id) for child in done} | {child.name for child in done}
+
+
+def _forced(store: Store, config: Config, iteration: int, done: set[str]) -> set[str]:
+    found = {stage: store.committed(config.run, stage, iteration) for stage in STAGES}
+    return {stage for stage, c in found.items() if c is None or c.manifest.prefect_flow_run_id not in done}
+
+
+@flow(name="nlac", persist_result=False, on_cancellation=[end_children], on_crashed=[end_children])
+async def iteration(
+    run: RunName = None,
+    config: str | None = None,
+    iteration: Iteration = None,
+    force: bool = False,
+    seed: Seed = None,
+    algorithm: Algorithm | None = None,
+) -> None:
+    """One iteration: rollout, Bellman targets, their correction, critic SFT, critique, refinement, policy
+    distillation, evaluation; a baseline has other stages. What is committed already is reused.
+
+    Args:
+        run: Name of the run, a folder under the data root. Empty: the configuration's `run`.
+        config: Path of a configuration file, absolute or from the project's root. Empty: the one that the
+            iteration was begun with; for a new one, configs/default.yaml, or what a run of another name last used.
+        iteration: Number of the iteration. Empty: the unfinished one, else the next.
+        force: Compute again what is committed already; commits new attempts, overwrites nothing.
+        seed: Root of every random stream. Empty: the configuration's `seed`.
+        algorithm: nlac, or a baseline; a run holds one. Empty: the configuration's `algorithm`.
+    """
+    store = Store(data_root())
+    resolved, number = resolve(store, run, config, iteration, seed, stage_alone=False, algorithm=algorithm)
+    await asyncio.to_thread(check_config, resolved, store.root)
+    with store.lock(resolved.run, f"{flow_run.id} (iteration {number})"):
+        resolved = begin_iteration(store, resolved, number)
+        forced = _forced(store, resolved, number, await done_before()) if force else set()
+        tracking = Tracking(store, resolved, number)
+        stack = await asyncio.to_thread(read_stack, store.root)
+        owner = stack.pid if stack else None
+        try:
+            with serving(resolved.engines.values(), resolved.model, store.cache_dir, owner):
+                for stage in stages_of(resolved, number):
+                    await STEPS[stage](store, resolved, stage, number, stage in forced, tracking)
+            finish_iteration(store, resolved.run, number)
+        finally:
+            await tracking.close(finished=store.current(resolved.run, number).state == "finished")
+
+
+@flow(name="nlac", persist_result=False, on_cancellation=[end_children], on_crashed=[end_children])
+async def training(
+    iterations: Annotated[int, Field(ge=1)],
+    run: RunName = None,
+    config: str | None = None,
+    iteration: Iteration = None,
+    force: bool = False,
+    seed: Seed = None,
+    algorithm: Algorithm | None = None,
+) -> State | None:
+    """Iterations in a row, the last one always evaluated. Finished ones are not repeated, so running it
+    again goes on. With `evaluation.patience` it stops when evaluations have passed their peak, and says so.
+
+    Args:
+        iterations: How many, counted from `iteration`: 10 means iterations 0 to 9.
+        run: Name of the run, a folder under the data root. Empty: the configuration's `run`.
+        config: Path of a configuration file, absolute or from the project's root. Empty:
+            configs/default.yaml, or what a run of another name last used.
+        iteration: Number of the first one. Empty: 0.
+        force: Compute again what is committed already; commits new attempts, overwrites nothing.
+        seed: Root of every random stream. Empty: the configuration's `seed`.
+        algorithm: nlac, or a baseline; a run holds one. Empty: the configuration's `algorithm`.
+    """
+    store = Store(data_root())
+    resolved, first = resolve(store, run, config, iteration, seed, stage_alone=False, algorithm=algorithm)
+    await asyncio.to_thread(check_config, resolved, store.root)
+    first = 0 if iteration is None else first
+    common = {"run": resolved.run, "config": config, "seed": seed, "algorithm": algorithm}
+    done = await done_before()
+    for number in range(first, first + iterations):
+        name = f"iteration-{resolved.run}-{number}"
+        if store.current(resolved.run, number).state == "finished" and (not force or name in done):
+            continue
+        if reason := await asyncio.to_thread(stop_reason, store, resolved, number):
+            get_run_logger().info(reason)
+            return Completed(message=reason)
+        alone = f"prefect deployment run nlac/iteration -p iteration={number} -p run={resolved.run}"
+        await dispatch("iteration", name, {**common, "iteration": number, "force": force}, alone)
+    last = first + iterations - 1
+    if "evaluation" not in stages_of(resolved, last):
+        alone = f"prefect deployment run nlac/evaluation -p iteration={last} -p run={resolved.run}"
+        # Under the configuration that the iteration was begun with.
+        parameters = {"run": resolved.run, "iteration": last}
+        await dispatch("evaluation", f"evaluation-{resolved.run}-{last}", parameters, alone)
+    return None

@@ -1,0 +1,139 @@
+"""The local stack from the outside: is it up, bring it up, take it down.
+
+On disk, below `<data>/.stack/`: `lock` (held by the supervisor while the stack is up), `stack.json` (what was
+started), `prefect/` (PREFECT_HOME with the SQLite database), `logs/`, `progress/` (for the terminal).
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict
+
+from flows.stack.environment import client_environment, stack_dir
+from schemas.load import PROJECT_ROOT
+from storage.files import replace_text
+from storage.ports import free_port
+
+
+class StackError(Exception):
+    """The stack can't be started or stopped; the message says why and what to do."""
+
+
+class Stack(BaseModel):
+    """`stack.json`: what runs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pid: int
+    port: int
+    data: str
+    state: Literal["starting", "ready", "failed"] = "starting"
+    error: str | None = None
+
+    @property
+    def api_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/api"
+
+    @property
+    def ui_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+def write_stack(root: Path, stack: Stack | None) -> None:
+    """Record the stack, or with None that there is none."""
+    path = stack_dir(root) / "stack.json"
+    if stack is None:
+        path.unlink(missing_ok=True)
+    else:
+        replace_text(path, stack.model_dump_json(indent=2) + "\n")
+
+
+def read_stack(root: Path) -> Stack | None:
+    """The stack of a data root if its supervisor lives, whatever its state."""
+    folder = stack_dir(root)
+    if not (folder / "lock").exists():
+        return None
+    try:
+        with FileLock(folder / "lock", timeout=0):
+            return None
+    except Timeout:
+        return _recorded(root)
+
+
+def _recorded(root: Path) -> Stack | None:
+    try:
+        return Stack.model_validate_json((stack_dir(root) / "stack.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def default_api_url() -> str:
+    """The address that plain `prefect` commands take when run from the project's root."""
+    settings = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(settings["tool"]["prefect"]["api"]["url"])
+
+
+def up(root: Path, config: Path | None = None, seconds: float = 240) -> Stack:
+    """Start the stack and wait until it is ready.
+
+    Args:
+        root: the data root.
+        config: absolute path of the configuration whose work pools are served; None: the default one.
+        seconds: how long to wait.
+
+    Raises:
+        StackError: it did not come up; what did is stopped again.
+    """
+    folder = stack_dir(root)
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    write_stack(root, None)
+    port = free_port(int(default_api_url().rsplit(":", 1)[1].split("/")[0]))
+    command = [sys.executable, "-m", "flows.stack.supervisor", "--data", str(root), "--port", str(port)]
+    with (folder / "logs" / "supervisor.log").open("ab") as log:
+        process = subprocess.Popen(
+            [*command, "--config", str(config)] if config else command, cwd=PROJECT_ROOT,
+            env=client_environment(root, f"http://127.0.0.1:{port}/api"), stdin=subprocess.DEVNULL,
+            stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    deadline = time.monotonic() + seconds
+    try:
+        while time.monotonic() < deadline:
+            stack = _recorded(root)
+            if stack and stack.pid == process.pid and stack.state == "ready":
+                return stack
+            if process.poll() is not None:
+                reason = stack.error if stack and stack.error else f"see {folder / 'logs' / 'supervisor.log'}"
+                raise StackError(f"the local stack did not start: {reason}")
+            time.sleep(0.2)
+        raise StackError(
+            f"the local stack was not ready after {seconds:.0f} s; see the logs in {folder / 'logs'}"
+        )
+    except BaseException:
+        _stop(process.pid, lambda: process.poll() is None)
+        raise
+
+
+def down(root: Path) -> bool:
+    """Stop exactly what `up` started for this data root; False when it was not up."""
+    stack = read_stack(root)
+    if stack is None:
+        return False
+    _stop(stack.pid, lambda: read_stack(root) is not None)
+    return True
+
+
+def _stop(pid: int, alive: Callable[[], bool]) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    while alive():
+        time.sleep(0.1)

@@ -1,0 +1,70 @@
+"""Prepare a Prefect server: work pools, the GPU's limit, and the end of what an earlier stack left.
+
+Run by the supervisor as `python -m flows.stack.provision`, against the server in PREFECT_API_URL, before any
+worker starts.
+"""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate, WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled, Crashed
+
+from schemas.config import PoolsSection
+from schemas.load import load_config
+
+GPU_LIMIT = "nlac-gpu"
+"""Global concurrency limit that keeps the stages of both GPU pools apart where they share one device."""
+
+
+async def make_pools(client: PrefectClient, pools: PoolsSection) -> None:
+    """Create the three work pools; a GPU pool runs one stage at a time, and so do both where they share a
+    GPU."""
+    from prefect.workers.process import ProcessWorker  # every stage imports this module, for GPU_LIMIT alone
+
+    for name, limit in ((pools.orchestration, None), (pools.inference, 1), (pools.training, 1)):
+        try:
+            await client.read_work_pool(name)
+        except ObjectNotFound:
+            template = ProcessWorker.get_default_base_job_template()
+            await client.create_work_pool(
+                WorkPoolCreate(name=name, type="process", base_job_template=template)
+            )
+        await client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=limit))
+    await client.upsert_global_concurrency_limit_by_name(GPU_LIMIT, limit=1)
+    # No stage runs yet, so whoever is counted as holding the GPU died with an earlier stack.
+    await client.update_global_concurrency_limit(GPU_LIMIT, GlobalConcurrencyLimitUpdate(active_slots=0))
+
+
+async def bury_the_dead(client: PrefectClient) -> None:
+    """End flow runs whose processes went down with an earlier stack; they would fill the pools' limits for
+    ever.
+
+    Runs that nobody had started yet stay scheduled, but for children whose parent is among the dead.
+    """
+    alive = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING, StateType.SCHEDULED]
+    state = FlowRunFilterState(type=FlowRunFilterStateType(any_=alive))
+    for run in await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=state), limit=200):
+        if run.state_type is not StateType.SCHEDULED:
+            note = f"its stack was stopped; to resume: prefect flow-run retry {run.id}"
+            await client.set_flow_run_state(run.id, Crashed(message=note), force=True)
+        elif run.parent_task_run_id is not None:
+            await client.set_flow_run_state(run.id, Cancelled(message="its parent is gone"), force=True)
+
+
+async def provision(config: Path | None) -> None:
+    """Make the server ready for workers of this configuration's pools."""
+    async with get_client() as client:
+        await make_pools(client, load_config(config).pools)
+        await bury_the_dead(client)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", type=Path)
+    asyncio.run(provision(parser.parse_args().config))

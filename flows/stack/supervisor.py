@@ -1,0 +1,195 @@
+"""The process that owns the local stack: a Prefect server and one worker a pool, deployments, and their end.
+
+`nlac up` starts it detached as `python -m flows.stack.supervisor`; SIGTERM (`nlac down`) makes it stop all it
+started, grandchildren in their own sessions included. It holds `<data>/.stack/lock` while it lives, which
+is how everyone else knows that the stack is up, and writes what it started to `<data>/.stack/stack.json`.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+
+import psutil
+from filelock import FileLock
+
+from flows.stack.control import Stack, write_stack
+from flows.stack.environment import service_environment, stack_dir
+from flows.stack.processes import become_subreaper, end, listens, marked_processes
+from schemas.load import PROJECT_ROOT, load_config
+from storage.store import Store
+from tasks.engines.vllm.servers import servers
+
+ORPHAN_GRACE_SECONDS = 5.0
+_PREFECT = [sys.executable, "-m", "prefect"]
+_SERVER_ENVIRONMENT = {
+    # Workers that poll every second make the server's own bookkeeping collide on SQLite; it tries again,
+    # but its task library would log a traceback each time, some 100 MB an hour. Prefect's own loggers are
+    # not affected.
+    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
+}
+
+
+class StackFailed(Exception):
+    """A part of the stack did not come up; the message names its log."""
+
+
+class Supervisor:
+    """Starts, watches and stops the stack of one data root.
+
+    Args:
+        root: the data root.
+        port: port of the Prefect server.
+        config: configuration whose pools are served; None: the default one.
+    """
+
+    def __init__(self, root: Path, port: int, config: Path | None) -> None:
+        self.root, self.port, self.config = root, port, config
+        self.stack = Stack(pid=os.getpid(), port=port, data=str(root))
+        self.environment = service_environment(root, self.stack.api_url)
+        self.services: dict[str, tuple[list[str], subprocess.Popen[bytes]]] = {}
+        self.stopping = Event()
+        self._orphans: dict[int, float] = {}
+
+    def spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        """Start a child in a session of its own (so Ctrl-C in the user's terminal does not reach it), with
+        a log."""
+        environment = {**self.environment, **(_SERVER_ENVIRONMENT if name == "server" else {})}
+        log = stack_dir(self.root) / "logs" / f"{name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as sink:
+            return subprocess.Popen(
+                command, cwd=PROJECT_ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=sink,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def keep(self, name: str, command: list[str]) -> None:
+        """Start a child that is started again should it die."""
+        self.services[name] = (command, self.spawn(name, command))
+
+    def once(self, name: str, command: list[str]) -> None:
+        """Run a command to its end.
+
+        Raises:
+            StackFailed: it failed; the message names its log.
+        """
+        child = self.spawn(name, command)
+        while child.poll() is None:
+            if self.stopping.wait(0.1):
+                child.terminate()
+        if child.returncode:
+            raise StackFailed(f"{name} failed; see {stack_dir(self.root) / 'logs' / name}.log")
+
+    def wait_for_server(self, seconds: float) -> None:
+        """Wait until the server answers: ours, not one that another stack has started on the same port at the same
+        time, to which we would give our workers.
+
+        Raises:
+            StackFailed: it died, or did not answer in time.
+        """
+        log = stack_dir(self.root) / "logs" / "server.log"
+        deadline = time.monotonic() + seconds
+        while not self.stopping.wait(0.2):
+            if self.services["server"][1].poll() is not None:
+                raise StackFailed(f"the Prefect server ended at once; see {log}")
+            with (
+                suppress(urllib.error.URLError, OSError),
+                urllib.request.urlopen(f"{self.stack.api_url}/health", timeout=2),
+            ):
+                if listens(self.services["server"][1].pid, self.port):
+                    return
+            if time.monotonic() > deadline:
+                raise StackFailed(f"the Prefect server did not answer within {seconds:.0f} s; see {log}")
+
+    def start(self) -> None:
+        """Bring everything up, in the order in which it depends on each other.
+
+        Raises:
+            StackFailed: something did not come up.
+        """
+        write_stack(self.root, self.stack)
+        end(marked_processes(self.root), 5)  # of a supervisor that was killed
+        serve = [*_PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
+        self.keep("server", serve)
+        self.wait_for_server(120)
+        provision = [sys.executable, "-m", "flows.stack.provision"]
+        self.once("provision", [*provision, "--config", str(self.config)] if self.config else provision)
+        pools = load_config(self.config).pools
+        for role in ("orchestration", "inference", "training"):
+            pool = getattr(pools, role)
+            self.keep(
+                f"worker-{role}", [*_PREFECT, "worker", "start", "--pool", pool, "--name", f"nlac-{role}"]
+            )
+        self.once("deploy", [*_PREFECT, "--no-prompt", "deploy", "--all"])
+        if not self.stopping.is_set():
+            self.stack = self.stack.model_copy(update={"state": "ready"})
+            write_stack(self.root, self.stack)
+
+    def watch(self) -> None:
+        """Until told to stop: start again what died, and reap what was left behind."""
+        while not self.stopping.wait(1.0):
+            for name, (command, child) in self.services.items():
+                if child.poll() is not None:
+                    self.services[name] = (command, self.spawn(name, command))
+            self.reap_orphans()
+
+    def reap_orphans(self) -> None:
+        """End processes whose parent is gone, such as a vLLM engine of a stage that was killed."""
+        own = {child.pid for _, child in self.services.values()}
+        # Keepers of vLLM servers leave their parents on purpose, and end by themselves when nobody needs them.
+        own |= {server.keeper for _, server in servers(Store(self.root).cache_dir)}
+        orphans = [p for p in psutil.Process().children() if p.pid not in own]
+        now = time.monotonic()
+        self._orphans = {p.pid: self._orphans.get(p.pid, now) for p in orphans}
+        # Helpers that notice by themselves that their parent is gone get a moment to do so.
+        end([p for p in orphans if now - self._orphans[p.pid] > ORPHAN_GRACE_SECONDS], 5)
+        for process in orphans:
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                try:
+                    os.waitpid(process.pid, os.WNOHANG)
+                except ChildProcessError:
+                    continue
+
+    def stop(self) -> None:
+        """Stop workers (which end their flow runs), then the server, then whatever is left of them."""
+        children = {
+            name: psutil.Process(child.pid)
+            for name, (_, child) in self.services.items()
+            if child.poll() is None
+        }
+        end([p for name, p in children.items() if name != "server"], 15)
+        end([p for name, p in children.items() if name == "server"], 15)
+        end(marked_processes(self.root), 5)
+
+
+def main() -> None:
+    """Own the stack until SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--config", type=Path)
+    args = parser.parse_args()
+    with FileLock(stack_dir(args.data) / "lock", timeout=0):
+        become_subreaper()
+        supervisor = Supervisor(args.data, args.port, args.config)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: supervisor.stopping.set())
+        try:
+            supervisor.start()
+            supervisor.watch()
+        except StackFailed as error:
+            supervisor.stack = supervisor.stack.model_copy(update={"state": "failed", "error": str(error)})
+        finally:
+            supervisor.stop()
+            write_stack(args.data, supervisor.stack if supervisor.stack.state == "failed" else None)
+
+
+if __name__ == "__main__":
+    main()

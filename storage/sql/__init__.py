@@ -1,0 +1,1 @@
+"""SQL over all committed data: DuckDB views, their catalog, and rendered results."""

@@ -1,0 +1,1 @@
+"""The algorithms, one frozen value each."""

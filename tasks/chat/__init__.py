@@ -1,0 +1,1 @@
+"""Chats as tokens: messages, chat templates, response parsing, tokenizers. Knows no engine."""

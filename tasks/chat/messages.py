@@ -1,0 +1,114 @@
+"""Chats made fit for chat templates that know less: no system role, no tools. Plain functions of messages.
+
+Which of them a tokenizer needs is found out in `tasks.chat.tokenizers`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from tasks.chat.response_parser import split_reasoning
+from tasks.engines.protocol import Message, Tool, ToolCall
+
+
+def has_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> bool:
+    """Whether tools are on offer, called, or have answered."""
+    return bool(tools) or any(m["role"] == "tool" or m.get("tool_calls") for m in messages)
+
+
+def for_templates(message: Message) -> Message:
+    """A message as every chat template reads it: no hidden chain of thought in it, arguments of calls as objects.
+
+    Templates differ in what they do with an earlier turn's reasoning (some leave it out, most print it) and with
+    arguments that are text (some quote them once more).
+    """
+    if message["role"] != "assistant":
+        return message
+    changed = cast(Message, {**message, "content": split_reasoning(message["content"])[1]})
+    if calls := message.get("tool_calls"):
+        changed["tool_calls"] = [_with_object(call) for call in calls]
+    return changed
+
+
+def for_servers(message: Message) -> Message:
+    """The same as OpenAI's interface wants it: arguments of calls as JSON text."""
+    message = for_templates(message)
+    if calls := message.get("tool_calls"):
+        message["tool_calls"] = [_with_text(call) for call in calls]
+    return message
+
+
+def _with_text(call: ToolCall) -> ToolCall:
+    function = call["function"]
+    if isinstance(function["arguments"], str):
+        return call
+    return {
+        **call,
+        "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)},
+    }
+
+
+def _with_object(call: ToolCall) -> ToolCall:
+    function = call["function"]
+    if not isinstance(function["arguments"], str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except json.JSONDecodeError:
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def merge_system(messages: Sequence[Message]) -> list[Message]:
+    """Put a leading system message at the head of the first user message, for templates without a system
+    role."""
+    if not messages or messages[0]["role"] != "system":
+        return list(messages)
+    system, *rest = messages
+    if not rest or rest[0]["role"] != "user":
+        return [Message(role="user", content=system["content"]), *rest]
+    merged = f"{system['content']}\n\n{rest[0]['content']}"
+    return [Message(role="user", content=merged), *rest[1:]]
+
+
+def spell_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+    """Tools, their calls and their results as words of the system, the assistant and the user, for templates that
+    have no place for them. A call is written as it is read (`tasks.chat.response_parser`), in the most common form."""
+    spelled: list[Message] = []
+    answering = False  # results that follow one another are one message: some templates want roles in turn
+    for message in messages:
+        result = message["role"] == "tool"
+        if result and answering:
+            spelled[-1]["content"] += f"\n{_result(message)}"
+        elif result:
+            spelled.append(Message(role="user", content=_result(message)))
+        else:
+            calls = [spell_call(call["function"]) for call in message.get("tool_calls", ())]
+            words = [message["content"]] if message["content"] else []
+            spelled.append(Message(role=message["role"], content="\n".join([*words, *calls])))
+        answering = result
+    if tools:
+        system, rest = (
+            ([], spelled) if spelled[:1] and spelled[0]["role"] != "system" else (spelled[:1], spelled[1:])
+        )
+        offered = "\n\n".join([*(m["content"] for m in system), _offer(tools)])
+        return [Message(role="system", content=offered), *rest]
+    return spelled
+
+
+def spell_call(function: Mapping[str, Any]) -> str:
+    """One call as text."""
+    call = {"name": function["name"], "arguments": function["arguments"]}
+    return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
+
+
+def _result(message: Message) -> str:
+    return f"<tool_response>\n{message['content']}\n</tool_response>"
+
+
+def _offer(tools: Sequence[Tool]) -> str:
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    form = '<tool_call>\n{"name": the tool\'s name, "arguments": an object}\n</tool_call>'
+    return (
+        f"These tools can be called, each described by a JSON schema:\n{listed}\nTo call one, write\n{form}"
+    )

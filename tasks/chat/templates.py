@@ -1,0 +1,188 @@
+"""A family's chat template: messages to prompt text.
+
+What the template knows (a system role, tools, a hidden chain of thought) is found out by asking it;
+`tasks.chat.messages` makes up for what it lacks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tasks.chat.messages import for_templates, has_tools, merge_system, spell_tools
+from tasks.chat.response_parser import CLOSING, BrokenCall, Call, read_calls, split_reasoning
+from tasks.engines.protocol import EngineError, Message, Tool
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# Templates that tell the model today's date are told this one, which is what those of Llama 3 fall back to: a prompt
+# must not depend on the day.
+TODAY = datetime.date(2024, 7, 26)
+
+# What a template is asked with, to see what it prints. Mistral's take ids of nine letters or digits alone.
+_QUESTION = Message(role="user", content="Look.")
+_TOOL: Tool = {
+    "type": "function",
+    "function": {
+        "name": "@@tool@@",
+        "description": "It looks.",
+        "parameters": {"type": "object", "properties": {"x": {"type": "integer", "description": "a number"}}},
+    },
+}
+_CALL: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"id": "000000001", "type": "function", "function": {"name": "@@call@@", "arguments": {"x": 1}}}
+    ],
+}
+_RESULT: Message = {"role": "tool", "content": "@@result@@", "tool_call_id": "000000001", "name": "@@call@@"}
+
+_EMPTY_REASONING = re.compile(
+    "|".join(rf"{re.escape(a)}\s*(?:{re.escape(b)}\s*)?\Z" for a, b in CLOSING.items())
+)
+
+
+def template_arguments(thinking: bool) -> dict[str, bool | str]:
+    """What templates are told beside messages and tools, each of them under the names it knows."""
+    return {
+        "enable_thinking": thinking,  # Qwen, GLM, SmolLM3 ...
+        "thinking": thinking,  # DeepSeek, Granite
+        "date_string": f"{TODAY:%d %b %Y}",  # Llama 3
+    }
+
+
+def opening_of(text: str) -> str:
+    """The mark of a hidden chain of thought that a text ends with; empty where it ends with none."""
+    return next((mark for mark in CLOSING if text.rstrip().endswith(mark)), "")
+
+
+class ChatTemplate:
+    """A chat template, asked for prompts.
+
+    Args:
+        tokenizer: whose template it is.
+
+    Raises:
+        EngineError: it has none.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if not tokenizer.chat_template:
+            raise EngineError(
+                f"model.name: {tokenizer.name_or_path} has no chat template; take the instruct version of the model"
+            )
+        self.tokenizer = tokenizer
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        thinking: bool = False,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The prompt as text.
+
+        Args:
+            messages: the chat. Hidden chains of thought in it are left out.
+            tools: on offer.
+            thinking: the next turn begins with a hidden chain of thought, if the template knows one; else with the
+                answer: a chain of thought that the template opens is closed empty, unless it does so itself.
+            add_generation_prompt: end where the assistant's next turn begins.
+
+        Raises:
+            EngineError: the template refuses these messages (roles out of order, for instance).
+        """
+        from jinja2.exceptions import TemplateError
+
+        messages, tools = self.fit(messages, tools)
+        try:
+            text = self._apply(messages, tools, thinking, add_generation_prompt)
+        except TemplateError as refused:
+            raise EngineError(f"the chat template refuses these messages: {refused}") from refused
+        opening = opening_of(text)
+        if opening and add_generation_prompt and not thinking:
+            return f"{text.rstrip()}\n\n{CLOSING[opening]}\n\n"
+        return text
+
+    def fit(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = ()
+    ) -> tuple[list[Message], Sequence[Tool]]:
+        """The messages and tools that the template itself is given, with what it does not know put in words."""
+        fit = [for_templates(message) for message in messages]
+        if has_tools(fit, tools) and not self._knows_tools:
+            fit, tools = spell_tools(fit, tools), ()
+        return (fit if self._knows_system else merge_system(fit)), tools
+
+    def _apply(
+        self, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool, add_generation_prompt: bool
+    ) -> str:
+        text = self.tokenizer.apply_chat_template(
+            [dict(message) for message in messages],
+            tools=[dict(tool) for tool in tools] or None,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            strftime_now=TODAY.strftime,
+            **template_arguments(thinking),
+        )
+        return str(text)
+
+    @cached_property
+    def _knows_system(self) -> bool:
+        """The template prints a system message, also where a tool has spoken last."""
+        system = Message(role="system", content="@@rules@@")
+        chats = [[system, _QUESTION], [system, _QUESTION, _CALL, _RESULT]]
+        return all(self._shows(chat, (), "@@rules@@") for chat in chats[: 1 + self._knows_tools])
+
+    @cached_property
+    def _knows_tools(self) -> bool:
+        """The template prints tools on offer, calls and results, and a call in a form that can be read again."""
+        if not self._shows([_QUESTION, _CALL, _RESULT], (_TOOL,), "@@tool@@", "@@call@@", "@@result@@"):
+            return False
+        try:
+            return read_calls(self._said(_CALL, (_TOOL,))) == ("", (Call("@@call@@", {"x": 1}),))
+        except (EngineError, BrokenCall):
+            return False
+
+    def _shows(self, messages: Sequence[Message], tools: Sequence[Tool], *words: str) -> bool:
+        from jinja2.exceptions import TemplateError
+
+        try:
+            text = self._apply(messages, tools, thinking=False, add_generation_prompt=True)
+        except (TemplateError, TypeError):  # TypeError: a template that joins what it takes for text
+            return False
+        return all(word in text for word in words)
+
+    def answer(self, answer: Message, *, tools: Sequence[Tool]) -> str:
+        """What the family's model would have written to say an assistant's message, calls of tools included.
+
+        Raises:
+            EngineError: the template refuses the message (several calls at once, for instance).
+        """
+        from jinja2.exceptions import TemplateError
+
+        if not answer.get("tool_calls") or not self._knows_tools:
+            (spelled,) = spell_tools([for_templates(answer)], ())
+            return spelled["content"]
+        try:
+            return self._said(for_templates(answer), tools)
+        except TemplateError as refused:
+            raise EngineError(f"the chat template refuses this answer: {refused}") from refused
+
+    def _said(self, answer: Message, tools: Sequence[Tool]) -> str:
+        """An assistant's message between the beginning of its turn and the turn's end, as the template prints it."""
+        # Under a short question: some templates print the tools elsewhere once they are answered.
+        begun = self._apply([_QUESTION], tools, thinking=False, add_generation_prompt=True)
+        begun = _EMPTY_REASONING.sub("", begun)
+        words = Message(role="assistant", content="@@answer@@")
+        plain = self._apply([_QUESTION, words], tools, thinking=False, add_generation_prompt=False)
+        whole = self._apply([_QUESTION, answer], tools, thinking=False, add_generation_prompt=False)
+        ending = plain.rpartition(words["content"])[2]
+        if not (whole.startswith(begun) and whole.endswith(ending)):
+            raise EngineError("the chat template prints calls of tools as no model could write them")
+        return split_reasoning(whole[len(begun) : len(whole) - len(ending)])[1].strip()

@@ -1,0 +1,1 @@
+"""Data between the tables and the trainer: drawn transitions, SFT examples, chats, demonstrations."""

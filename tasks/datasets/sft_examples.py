@@ -1,0 +1,107 @@
+"""Training examples from tables: what the critic and the policy are fine-tuned on, and under which prompt."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+from schemas.rows import CorrectedTarget, Refinement, ReplaySample
+from storage.history import State
+from tasks.datasets.drawn_transitions import Replayed
+from tasks.prompting.native_calls import action_message
+from tasks.roles.calls import predict_prompt
+from tasks.runtime.context import StageContext
+from tasks.runtime.stage import StageFailed
+from tasks.seeding import derive_seed
+from tasks.text.formats import future_segments, write_action
+from tasks.training.data import Example, SoftTargets
+
+
+def critic_examples(
+    ctx: StageContext,
+    targets: Iterable[CorrectedTarget],
+    samples: Iterable[ReplaySample],
+    transitions: dict[str, Replayed],
+) -> list[Example]:
+    """Usable corrected targets under the predict prompt, which shows only (s, a); weighted by the replay
+    draw.
+
+    Raises:
+        StageFailed: `backup.loss` is token_kl, and a label has no top-k log-probabilities.
+    """
+    weights = {s.sample_id: s.weight for s in samples}
+    usable = [t for t in targets if t.status == "ok"]
+    labels = list(usable)
+    if ctx.config.backup.shuffle_labels:
+        random.Random(derive_seed(ctx.config.seed, "shuffled-labels", ctx.iteration)).shuffle(labels)
+    examples = []
+    for target, label in zip(usable, labels, strict=True):
+        transition = transitions[target.transition_id]
+        segments = future_segments(label.thought, label.description)
+        prompt = predict_prompt(ctx, transition.state, transition.text, label=segments, trains=True)
+        examples.append(
+            Example(
+                row_id=target.corrected_id,
+                role="critic",
+                messages=prompt.messages,
+                segments=segments,
+                dropped=prompt.dropped,
+                scored_segment=1,
+                weight=weights[target.target_id],
+                soft=_soft_targets(label) if ctx.config.backup.loss == "token_kl" else None,
+            )
+        )
+    return examples
+
+
+def _soft_targets(label: CorrectedTarget) -> SoftTargets:
+    if label.backup_top_ids is None or label.backup_top_logprobs is None:
+        raise StageFailed(
+            f"backup.loss: token_kl needs top-k log-probabilities, which label {label.corrected_id} lacks; recompute "
+            "cot-correction with this configuration and force=true (roles.bootstrap on an engine that gives them), or "
+            "set backup.loss to sft"
+        )
+    return SoftTargets(tuple(map(tuple, label.backup_top_ids)), tuple(map(tuple, label.backup_top_logprobs)))
+
+
+def refined_examples(
+    ctx: StageContext, refinements: Iterable[Refinement], transitions: dict[str, Replayed]
+) -> list[Example]:
+    """Refined actions marked for distillation, under the plain policy prompt."""
+    return [
+        _policy_example(ctx, r.refinement_id, transitions[r.transition_id], r.thought, r.action)
+        for r in refinements
+        if r.distil
+    ]
+
+
+def replayed_examples(ctx: StageContext, transitions: Iterable[Replayed]) -> list[Example]:
+    """Valid replayed actions: they stand in for policy rows while there are none yet (iteration 0)."""
+    return [
+        _policy_example(ctx, t.transition_id, t, t.thought, t.action) for t in transitions if t.action_valid
+    ]
+
+
+def _policy_example(
+    ctx: StageContext, row_id: str, transition: Replayed, thought: str, action: str
+) -> Example:
+    segments = (write_action(thought, action),)
+    prompt = ctx.prompt("policy", "policy", label=segments, trains=True, state=transition.state)
+    example = Example(
+        row_id=row_id,
+        role="policy",
+        messages=prompt.messages,
+        segments=segments,
+        dropped=prompt.dropped,
+        scored_segment=None,
+        weight=1.0,
+    )
+    return natively(ctx, example, transition.state)
+
+
+def natively(ctx: StageContext, example: Example, state: State) -> Example:
+    """An action in state s as the policy's family writes it; as it is where actions are text."""
+    if not ctx.policy_tools:
+        return example
+    form = ctx.environment.action_format
+    answer = action_message("".join(example.segments), form, len(state.turns))
+    return replace(example, tools=ctx.policy_tools, answer=answer)

@@ -1,0 +1,1 @@
+"""The in-process backend: transformers' models under continuous batching."""

@@ -1,0 +1,143 @@
+"""Serving one base model under many adapters: LoRA beside the weights, or merged into a copy of them."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from tasks.chat.tokenizers import ChatTokenizer
+from tasks.engines.protocol import Adapter, EngineError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+COPIES = 2  # full copies of the weights kept beside the base
+ADAPTERS = 4  # LoRA adapters kept beside the weights
+
+
+def load_model(
+    path: Path | str, revision: str | None, dtype: torch.dtype, device: str, attention: str
+) -> PreTrainedModel:
+    """A causal language model for inference; `attention` names one of transformers' implementations.
+
+    Raises:
+        EngineError: it can't be loaded.
+    """
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            str(path), revision=revision, dtype=dtype, attn_implementation=attention
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise EngineError(f"no model can be loaded from {path}: {str(error).splitlines()[0]}") from error
+    # Checkpoints ship sampling defaults (a repetition penalty, say) that would change what is asked for.
+    shipped = model.generation_config
+    model.generation_config = GenerationConfig(
+        bos_token_id=shipped.bos_token_id,
+        eos_token_id=shipped.eos_token_id,
+        pad_token_id=shipped.pad_token_id,
+    )
+    model.get_output_embeddings().register_forward_pre_hook(in_one_piece)
+    return model.to(device).eval().requires_grad_(False)
+
+
+def in_one_piece(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    """A forward pre-hook of the head. Of a part of each row's positions, which does not lie in one piece, torch would
+    make a product for each row, and a copy of the whole vocabulary's weights for each of those."""
+    return (inputs[0].contiguous(),)
+
+
+def stop_ids(model: PreTrainedModel, tokenizer: ChatTokenizer) -> frozenset[int]:
+    """Tokens that end a turn: the chat template's and those that the checkpoint names."""
+    named = model.generation_config.eos_token_id
+    listed = [named] if isinstance(named, int) else list(named or [])
+    return frozenset([*tokenizer.end_ids, *listed])
+
+
+class AdapterPool:
+    """The base model, and what it becomes under each adapter. Used from one thread.
+
+    Args:
+        base: the model without an adapter.
+        merge: merge adapters into copies of the weights (the last COPIES are kept), which compute as
+            fast as the base; otherwise LoRA layers stay beside the weights (the last ADAPTERS are kept).
+    """
+
+    def __init__(self, base: PreTrainedModel, *, merge: bool) -> None:
+        self._base, self._merge = base, merge
+        self._peft: PeftModel | None = None
+        self._loaded: OrderedDict[str, None] = OrderedDict()
+        self._copies: OrderedDict[str, PreTrainedModel] = OrderedDict()
+
+    @contextmanager
+    def under(self, adapter: Adapter | None) -> Iterator[PreTrainedModel]:
+        """The model to compute with, under an adapter or (None) without any.
+
+        Raises:
+            EngineError: the adapter can't be loaded.
+        """
+        if adapter is None and self._peft is not None:
+            with self._peft.disable_adapter():
+                yield self._base
+        elif adapter is None:
+            yield self._base
+        elif self._merge or not adapter.is_lora:
+            yield self._copy(adapter)
+        else:
+            yield self._beside(adapter)
+
+    def _copy(self, adapter: Adapter) -> PreTrainedModel:
+        if adapter.digest in self._copies:
+            self._copies.move_to_end(adapter.digest)
+            return self._copies[adapter.digest]
+        while len(self._copies) >= COPIES:
+            self._copies.popitem(last=False)
+        if adapter.is_lora:
+            with naming(adapter):
+                model = PeftModel.from_pretrained(
+                    copy.deepcopy(self._base), str(adapter.path)
+                ).merge_and_unload()
+        else:
+            attention = self._base.config._attn_implementation
+            model = load_model(adapter.path, None, self._base.dtype, str(self._base.device), attention)
+        self._copies[adapter.digest] = model
+        return model
+
+    def _beside(self, adapter: Adapter) -> PreTrainedModel:
+        name = re.sub(r"\W", "_", adapter.digest)  # a module's name, so no dots
+        if name not in self._loaded:
+            # Without the automatic cast to float32 each layer computes in the weights' own type.
+            options = {"adapter_name": name, "is_trainable": False, "autocast_adapter_dtype": False}
+            with naming(adapter):
+                if self._peft is None:
+                    self._peft = PeftModel.from_pretrained(self._base, str(adapter.path), **options)
+                else:
+                    self._peft.load_adapter(str(adapter.path), **options)
+            for label, weight in self._peft.named_parameters():
+                if f".{name}." in label:
+                    weight.data = weight.data.to(self._base.dtype)
+        assert self._peft is not None
+        self._loaded[name] = None
+        self._loaded.move_to_end(name)
+        self._peft.set_adapter(name, inference_mode=True)
+        while len(self._loaded) > ADAPTERS:
+            self._peft.delete_adapter(self._loaded.popitem(last=False)[0])
+        return self._base
+
+
+@contextmanager
+def naming(adapter: Adapter) -> Iterator[None]:
+    """Turns what peft raises over a broken or unfitting adapter into an error that names it."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise EngineError(f"adapter {adapter.version} at {adapter.path} can't be loaded: {reason}") from error

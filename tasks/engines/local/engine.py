@@ -1,0 +1,172 @@
+"""The in-process backend: transformers' models under continuous batching, on CPU or one GPU.
+
+Two modes. The usual one keeps its batch full: a row that ends makes place for a waiting request
+(`tasks.engines.local.continuous`). A row's random stream is its own, but its logits carry the rounding of its batch's shape.
+The deterministic one computes in float32 with shapes that follow from the request alone (rows filled up to max_batch,
+lengths of prompt and context rounded up), so that a request's result is bitwise independent of its companions; its
+batches are the library's `generate`, and so are those of models whose layers do not all attend to everything
+(sliding windows, recurrent states): there, once half of a batch is done the rest goes on alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from typing import TYPE_CHECKING, cast
+
+import torch
+import xgrammar
+from transformers.utils import logging as transformers_logging
+
+from schemas.config import EngineSection, ModelSection
+from tasks.chat.tokenizers import ChatTokenizer, shared_chat_tokenizer
+from tasks.engines.local.adapters import AdapterPool, load_model, stop_ids
+from tasks.engines.local.attention import register as grouped_attention
+from tasks.engines.local.batching import BatchWorker, Job
+from tasks.engines.local.continuous import Asked, ContinuousBatch
+from tasks.engines.local.generate_batches import GenerateBatch
+from tasks.engines.local.kv_cache import fits
+from tasks.engines.local.padding import padded
+from tasks.engines.local.prefix_cache import Prefixes, Text, shared
+from tasks.engines.local.sampler import Row
+from tasks.engines.local.scoring import Scorer
+from tasks.engines.models import resolve_model
+from tasks.engines.protocol import (
+    Capabilities,
+    Completion,
+    EngineError,
+    Request,
+    ScoreRequest,
+    Scores,
+    make_scores,
+)
+
+if TYPE_CHECKING:
+    from xgrammar import CompiledGrammar
+
+    from tasks.engines.protocol import Adapter
+
+SCORED_LOGITS = 1 << 26  # most logits kept at once when scoring: 256 MiB in float32
+
+
+class TransformersEngine:
+    """See the module.
+
+    Args:
+        section: max_batch, merge_adapters, deterministic, continuous; `model` instead of the model in training.
+        model: weights, dtype, device and context length.
+
+    Raises:
+        EngineError: the model can't be loaded.
+        tasks.engines.models.ModelError: it can't be found.
+    """
+
+    def __init__(self, section: EngineSection, model: ModelSection) -> None:
+        transformers_logging.disable_progress_bar()
+        self.capabilities = Capabilities(
+            structured=True, scoring=True, topk=True, adapters=True, token_ids=True
+        )
+        path = resolve_model(model)
+        cuda = model.device == "cuda" or (model.device == "auto" and torch.cuda.is_available())
+        self._device = "cuda" if cuda else "cpu"
+        dtype = torch.float32 if section.deterministic else getattr(torch, model.dtype)
+        # The fused CPU attention rounds by the thread that computes a row; the plain one does not.
+        attention = "eager" if section.deterministic else "sdpa" if cuda else grouped_attention()
+        base = load_model(path, model.revision, dtype, self._device, attention)
+        self._section, self._context_length = section, model.context_length
+        self._tokenizer: ChatTokenizer = shared_chat_tokenizer(path, model.revision)
+        self._stop_ids = stop_ids(base, self._tokenizer)
+        self._vocabulary = int(base.get_output_embeddings().weight.shape[0])
+        self._continuous = section.continuous and not section.deterministic and fits(base)
+        self._prefixes = Prefixes()
+        self._pool: AdapterPool | None = AdapterPool(base, merge=section.merge_adapters)
+        info = xgrammar.TokenizerInfo.from_huggingface(
+            self._tokenizer.tokenizer, vocab_size=self._vocabulary, stop_token_ids=sorted(self._stop_ids)
+        )
+        self._compile = lru_cache(maxsize=256)(xgrammar.GrammarCompiler(info).compile_regex)
+        self._worker = BatchWorker(self._compute, "transformers-engine")
+
+    async def generate(self, request: Request) -> Completion:
+        """As the protocol."""
+        thinking = request.thinking and request.regex is None
+        prompt = self._tokenizer.prompt_ids(request.messages, tools=request.tools, thinking=thinking)
+        self._check_length(len(prompt), request.sampling.max_tokens)
+        grammar = self._grammar(request.regex) if request.regex else None
+        row = Row(request.sampling, prompt, self._stop_ids, self._tokenizer, grammar)
+        shape = (padded(len(prompt)), padded(request.sampling.max_tokens))
+        group = ("generate", request.adapter, shape if self._section.deterministic else None)
+        asked = Asked(row, Text(request.adapter.digest if request.adapter else "", prompt))
+        job = Job(asked, group, (request.sampling.max_tokens, len(prompt)), self._section.max_batch)
+        try:
+            completion: Completion = await self._worker.submit(job)
+        except asyncio.CancelledError:
+            row.unwanted = True  # its place is free after the current token
+            raise
+        return completion
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """As the protocol."""
+        prompt = self._tokenizer.prompt_ids(request.messages)
+        segments = self._tokenizer.segment_ids(request.segments)
+        length = sum(map(len, segments))
+        self._check_length(len(prompt), length)
+        if not length:
+            return make_scores(segments, (), () if request.top_k else None)
+        fixed = self._section.deterministic
+        shape = (padded(length), padded(len(prompt) + length))
+        group = ("score", request.adapter, shape if fixed else None)
+        logits = (shape[0] if fixed else length) * self._vocabulary
+        rows = max(1, min(self._section.max_batch, SCORED_LOGITS // logits))
+        scores: Scores = await self._worker.submit(
+            Job((prompt, segments, request.top_k), group, (length, len(prompt)), rows)
+        )
+        return scores
+
+    async def close(self) -> None:
+        """As the protocol. A running batch is given up after its current token."""
+        await asyncio.to_thread(self._worker.close)
+        self._pool, self._prefixes = None, Prefixes()
+
+    def _check_length(self, prompt: int, completion: int) -> None:
+        if prompt + completion > self._context_length:
+            raise EngineError(
+                f"a prompt of {prompt} tokens and a completion of up to {completion} do not fit into "
+                f"model.context_length = {self._context_length}; raise it or shorten the role's max_tokens"
+            )
+
+    def _grammar(self, regex: str) -> CompiledGrammar:
+        try:
+            return self._compile(regex)
+        except RuntimeError as error:
+            raise EngineError(
+                f"the regex {regex!r} can't be compiled: {str(error).splitlines()[0]}"
+            ) from error
+
+    # --- on the worker's thread
+    # ------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _compute(self, jobs: list[Job]) -> None:
+        assert self._pool is not None
+        kind, adapter, _ = cast("tuple[str, Adapter | None, object]", jobs[0].group)
+        with self._pool.under(adapter) as model:
+            if kind == "score":
+                Scorer(model, self._tokenizer.pad_id, self._section.deterministic).score(jobs)
+            elif self._continuous:
+                self._write(model, jobs)
+            else:
+                batch = GenerateBatch(model, self._tokenizer, self._stop_ids, self._section.deterministic)
+                batch.run(jobs, self._closing)
+
+    def _write(self, model: torch.nn.Module, jobs: list[Job]) -> None:
+        def more(most: int) -> list[Job]:
+            # Those that know most of their prompt come first, before it is forgotten.
+            return self._worker.more(jobs[0], most, lambda job: -shared(job.payload.text, self._prefixes))
+
+        batch = ContinuousBatch(
+            model, jobs[0].payload.text.owner, self._prefixes, jobs[0].rows, self._tokenizer.pad_id
+        )
+        batch.run(jobs, more, self._closing)
+
+    def _closing(self) -> bool:
+        return self._worker.closing

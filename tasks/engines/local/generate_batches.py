@@ -1,0 +1,91 @@
+"""Batches written by the library's `generate`: in deterministic mode, where asked for, and of models
+whose rows can't lie in slots.
+
+Once half of a batch is done the rest goes on alone; what arrives meanwhile waits for its end. In deterministic mode
+shapes follow from one request alone: rows are filled up to the batch's size, and lengths to full buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel, StaticCache
+
+from tasks.chat.tokenizers import ChatTokenizer
+from tasks.engines.local.batching import Job
+from tasks.engines.local.padding import pad_rows, padded
+from tasks.engines.local.sampler import Halt, Row, RowSampler
+from tasks.engines.protocol import EngineError, Sampling
+
+ONE_TOKEN = Sampling(max_tokens=1)  # of the rows that fill up a deterministic batch
+
+
+class GenerateBatch:
+    """Writes one batch after the other.
+
+    Args:
+        model: a causal language model.
+        tokenizer: its own.
+        stop_ids: tokens that end a turn.
+        fixed: in shapes that follow from one request alone.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: ChatTokenizer, stop_ids: frozenset[int], fixed: bool
+    ) -> None:
+        self._model, self._tokenizer, self._stop_ids, self._fixed = model, tokenizer, stop_ids, fixed
+
+    def run(self, jobs: Sequence[Job], closing: Callable[[], bool]) -> None:
+        """Fill the futures of jobs; payloads are `tasks.engines.local.continuous.Asked`.
+
+        Raises:
+            EngineError: the engine is closing.
+        """
+        by_row = {job.payload.row: job for job in jobs}
+        rows: list[Row] = list(by_row)
+        if self._fixed:
+            filler = [
+                Row(ONE_TOKEN, rows[0].prompt, self._stop_ids, self._tokenizer) for _ in range(jobs[0].rows)
+            ]
+            rows += filler[len(rows) :]
+        pad_id = self._tokenizer.pad_id
+        ids, mask = pad_rows([row.prompt for row in rows], pad_id, self._model.device, fixed=self._fixed)
+        cache = self._cache(ids.shape[1], rows[0].sampling.max_tokens)
+
+        def on_done(row: Row) -> None:
+            if row in by_row:
+                by_row[row].finish(row.completion())
+
+        while True:
+            sampler = RowSampler(rows, pad_id, on_done)
+            floor = 0 if self._fixed else len(rows) // 2
+            cap = max(row.sampling.max_tokens - len(row.tokens) for row in rows)
+            ids = self._model.generate(
+                ids,
+                attention_mask=mask,
+                past_key_values=cache,
+                generation_config=GenerationConfig(
+                    max_new_tokens=cap, pad_token_id=pad_id, disable_compile=True
+                ),
+                logits_processor=[sampler],
+                stopping_criteria=[Halt(sampler, floor, closing)],
+            )
+            left = [index for index, row in enumerate(rows) if not row.done]
+            if not left:
+                return
+            if closing():
+                raise EngineError("the engine was closed while this request ran")
+            # Finished rows cost as much as others: the rest goes on without them.
+            rows = [rows[index] for index in left]
+            mask = torch.nn.functional.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=1)[left]
+            ids = ids[left]
+            cache.batch_select_indices(torch.tensor(left, device=ids.device))
+
+    def _cache(self, length: int, limit: int) -> Cache:
+        """For prompts of a padded length, and completions of at most `limit` tokens."""
+        if not self._fixed:
+            return DynamicCache(config=self._model.config)
+        # MKL rounds by memory alignment: with a fixed context length every row of every product is aligned
+        # alike.
+        return StaticCache(self._model.config, length + padded(limit))

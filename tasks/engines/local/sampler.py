@@ -1,0 +1,226 @@
+"""Choosing tokens: one random stream, temperature, nucleus, grammar and end for each row of a batch.
+
+`generate` of transformers has one setting for a whole batch. So the choice is made here, in a logits
+processor that makes the chosen token the greatest; everything else (cache, positions, masks) stays the
+library's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xgrammar
+from transformers import LogitsProcessor, StoppingCriteria, TopPLogitsWarper
+
+from tasks.chat.tokenizers import ChatTokenizer
+from tasks.engines.protocol import Completion, Sampling
+
+if TYPE_CHECKING:
+    from xgrammar import CompiledGrammar
+
+
+CACHED_LOGITS = 1 << 16  # chosen from at once: 256 KiB in float32
+
+
+_PHILOX = np.random.Philox(key=0)
+_STREAM = np.random.Generator(_PHILOX)
+_KEYED = _PHILOX.state
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def uniforms(seed: int, count: int) -> np.ndarray:
+    """The first `count` numbers of the Philox stream with this key, in [0, 1).
+
+    One generator is set to the stream's beginning, again and again: making one asks the system for entropy first.
+    """
+    with _ONE_AT_A_TIME:
+        _KEYED["state"]["key"][:] = (seed % 2**64, 0)
+        _PHILOX.state = _KEYED
+        return _STREAM.random(count)
+
+
+class Row:
+    """One completion being written.
+
+    Args:
+        sampling: its parameters. The random stream is keyed by the seed alone: Philox is counter-based, so
+            the n-th number depends on (seed, n) and on nothing that runs beside it.
+        prompt: its prompt token ids.
+        stop_ids: tokens that end a turn.
+        tokenizer: to find stop strings.
+        grammar: what the whole completion must match, compiled.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        stop_ids: frozenset[int],
+        tokenizer: ChatTokenizer,
+        grammar: CompiledGrammar | None = None,
+    ) -> None:
+        self.sampling, self.prompt = sampling, list(prompt)
+        self._stop_ids, self._tokenizer = stop_ids, tokenizer
+        self.matcher = None
+        if grammar is not None:
+            self.matcher = xgrammar.GrammarMatcher(grammar)
+            self._bitmask = xgrammar.allocate_token_bitmask(1, grammar.tokenizer_info.vocab_size)
+        self._uniforms = uniforms(sampling.seed, sampling.max_tokens)
+        self.tokens: list[int] = []
+        self.logprobs: list[float] = []
+        self.text = ""
+        self.finish_reason: str | None = None
+        self.unwanted = False  # its caller has gone
+
+    @property
+    def done(self) -> bool:
+        """Nothing more is to be written."""
+        return self.unwanted or self.finish_reason is not None
+
+    @property
+    def uniform(self) -> float:
+        """This step's number of the row's own stream, in [0, 1) by a float32's precision."""
+        return min(float(self._uniforms[len(self.tokens)]), 1 - 2**-23)
+
+    def allowed(self) -> torch.Tensor | None:
+        """Bitmask [1, words] of the tokens that the grammar allows next; None without a grammar."""
+        if self.matcher is not None:
+            self.matcher.fill_next_token_bitmask(self._bitmask)
+            return self._bitmask
+        return None
+
+    def accept(self, token: int, logprob: float) -> None:
+        """Take one chosen token; ends the row at a turn's end, a stop string or the cap."""
+        if self.matcher is not None:
+            self.matcher.accept_token(token)
+        if token in self._stop_ids:
+            self._end("stop")
+            return
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        if self.sampling.stop:
+            self.text = self._tokenizer.completion_text(self.prompt, self.tokens)
+            found = [at for stop in self.sampling.stop if (at := self.text.find(stop)) >= 0]
+            if found:
+                self._end("stop")
+                self.text = self.text[: min(found)]
+                return
+        if len(self.tokens) >= self.sampling.max_tokens:
+            complete = self.matcher is not None and self.matcher.is_completed()
+            self._end("stop" if complete else "length")
+
+    def _end(self, reason: str) -> None:
+        self.text = self._tokenizer.completion_text(self.prompt, self.tokens)
+        self.finish_reason = reason
+
+    def completion(self) -> Completion:
+        """What was written; the end-of-turn token is not part of it."""
+        return Completion(
+            text=self.text,
+            finish_reason=self.finish_reason or "length",
+            prompt_tokens=len(self.prompt),
+            completion_tokens=len(self.tokens),
+            token_ids=tuple(self.tokens),
+            logprobs=tuple(self.logprobs),
+        )
+
+
+def draw(rows: Sequence[Row], logits: torch.Tensor) -> tuple[list[int], list[float]]:
+    """Each row's next token, by inverse transform sampling of its own random number.
+
+    Args:
+        rows: R unfinished rows.
+        logits: [R, vocabulary], raw, float32; overwritten.
+
+    Returns:
+        The tokens, and their log-probabilities at temperature 1 before any grammar or nucleus.
+    """
+    logprobs = logits.log_softmax(dim=-1)
+    # 0 is greedy, where the scale is no matter
+    temperatures = [row.sampling.temperature or 1.0 for row in rows]
+    if any(t != 1.0 for t in temperatures):
+        logits /= torch.tensor(temperatures, device=logits.device)[:, None]
+    for index, row in enumerate(rows):
+        if (bitmask := row.allowed()) is not None:
+            xgrammar.apply_token_bitmask_inplace(logits[index : index + 1], bitmask.to(logits.device))
+        if row.sampling.top_p < 1:
+            logits[index] = TopPLogitsWarper(row.sampling.top_p)(None, logits[index : index + 1])[0]
+    cumulative = logits.softmax(dim=-1).cumsum(dim=-1)
+    uniforms = torch.tensor([row.uniform for row in rows], dtype=torch.float64, device=logits.device)
+    reached = (uniforms * cumulative[:, -1]).to(cumulative.dtype)
+    # right=True: the first token whose cumulative probability exceeds u, so its own is not zero
+    tokens = torch.searchsorted(cumulative, reached[:, None], right=True)
+    greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=logits.device)
+    tokens = torch.where(greedy[:, None], logits.argmax(dim=-1, keepdim=True), tokens)
+    return tokens[:, 0].tolist(), logprobs.gather(1, tokens)[:, 0].tolist()
+
+
+def advance(rows: Sequence[Row], logits: torch.Tensor, on_done: Callable[[Row], None]) -> dict[int, int]:
+    """Choose and take the next token of every row that is not done.
+
+    Args:
+        rows: R rows.
+        logits: [R, vocabulary], raw, float32; overwritten.
+        on_done: called with each row as it ends.
+
+    Returns:
+        The tokens, by the rows' numbers.
+    """
+    chosen = {}
+    left = [index for index, row in enumerate(rows) if not row.done]
+    # A few rows at a time: they fit into a CPU's cache, a whole batch is many passes over main memory.
+    together = len(rows) if logits.is_cuda else max(1, CACHED_LOGITS // logits.shape[1])
+    for start in range(0, len(left), together):
+        some = left[start : start + together]
+        whole = len(some) == len(rows)
+        tokens, logprobs = draw([rows[i] for i in some], logits if whole else logits[some])
+        for index, token, logprob in zip(some, tokens, logprobs, strict=True):
+            row = rows[index]
+            row.accept(token, logprob)
+            chosen[index] = token
+            if row.done:
+                on_done(row)
+    return chosen
+
+
+class RowSampler(LogitsProcessor):  # type: ignore[misc]
+    """Chooses every row's next token, and makes it the greatest logit for `generate` to take.
+
+    Args:
+        rows: in batch order.
+        pad_id: what finished rows go on with.
+        on_done: called with each row as it ends.
+    """
+
+    def __init__(self, rows: Sequence[Row], pad_id: int, on_done: Callable[[Row], None]) -> None:
+        self.rows, self._pad_id, self._on_done = list(rows), pad_id, on_done
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores [rows, vocabulary] whose argmax is the choice; logits come in raw, in float32."""
+        chosen = torch.full((len(self.rows), 1), self._pad_id)
+        for index, token in advance(self.rows, scores, self._on_done).items():
+            chosen[index] = token
+        return scores.scatter_(1, chosen.to(scores.device), torch.inf)
+
+
+class Halt(StoppingCriteria):  # type: ignore[misc]
+    """Stops `generate` when at most `floor` rows are unfinished, or when the engine is closing.
+
+    Args:
+        sampler: whose rows are watched.
+        floor: rows that may be left; the caller goes on with those alone, in a smaller batch.
+        closing: whether to give up.
+    """
+
+    def __init__(self, sampler: RowSampler, floor: int, closing: Callable[[], bool]) -> None:
+        self._sampler, self._floor, self._closing = sampler, floor, closing
+
+    def __call__(self, input_ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:
+        """[rows], true everywhere or nowhere: the library stops when all are."""
+        left = sum(not row.done for row in self._sampler.rows)
+        stop = left <= self._floor or self._closing()
+        return torch.full((len(self._sampler.rows),), stop, device=input_ids.device)

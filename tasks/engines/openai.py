@@ -1,0 +1,144 @@
+"""Any OpenAI-compatible server: `vllm serve`, a hosted model. The server batches; this bounds the concurrency."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from openai import AsyncOpenAI, OpenAIError
+
+from schemas.config import EngineSection
+from tasks.chat.messages import for_servers, spell_call
+from tasks.engines.protocol import (
+    Capabilities,
+    Completion,
+    EngineError,
+    Request,
+    ScoreRequest,
+    Scores,
+    pick_scores,
+)
+
+
+class OpenAIEngine:
+    """See the module.
+
+    Args:
+        section: base_url, model, api_key_env (the variable is read here and nowhere else), max_batch, and options:
+            server: "vllm" says that the server is vLLM, which gives structured output and scoring;
+            structured: overrides whether the server takes `structured_outputs` in the request;
+            extra_body: further fields of every request; timeout_s, max_retries: of the client library.
+
+    Raises:
+        EngineError: the key's variable is not set.
+    """
+
+    def __init__(self, section: EngineSection) -> None:
+        options = section.options
+        self._vllm = options.get("server") == "vllm"
+        self.capabilities = Capabilities(
+            structured=bool(options.get("structured", self._vllm)), scoring=self._vllm, topk=self._vllm
+        )
+        # A placeholder where none is named: the library would send $OPENAI_API_KEY to whatever server this is.
+        self._key = os.environ.get(section.api_key_env, "") if section.api_key_env else "none"
+        if not self._key:
+            raise EngineError(f"api_key_env: the environment variable {section.api_key_env} is not set")
+        self._client = AsyncOpenAI(
+            base_url=section.base_url,
+            api_key=self._key,
+            timeout=float(options.get("timeout_s", 600)),
+            max_retries=int(options.get("max_retries", 5)),
+        )
+        self._model, self._extra = str(section.model), dict(options.get("extra_body", {}))
+        self._slots = asyncio.Semaphore(section.max_batch)
+
+    async def generate(self, request: Request) -> Completion:
+        """As the protocol."""
+        if request.adapter is not None:
+            raise EngineError("a server plays its own model; give the role an engine that takes adapters")
+        if request.regex and not self.capabilities.structured:
+            raise EngineError(
+                "this server is not known to take a regex; set options.structured or the role's to false"
+            )
+        sampling, extra = request.sampling, {**self._template(request.thinking), **self._extra}
+        if request.regex:
+            extra["structured_outputs"] = {"regex": request.regex}
+        if request.tools:
+            extra["tools"] = [dict(tool) for tool in request.tools]
+        answer = await self._ask(
+            self._client.chat.completions.create,
+            model=self._model,
+            messages=[for_servers(message) for message in request.messages],
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens,
+            seed=sampling.seed % 2**63,
+            stop=list(sampling.stop) or None,
+            extra_body=extra,
+        )
+        choice, usage = answer.choices[0], answer.usage
+        if choice.finish_reason not in ("stop", "length", "tool_calls"):
+            raise EngineError(f"the server ended the completion with '{choice.finish_reason}'")
+        return Completion(
+            text=_whole_text(choice.message),
+            finish_reason="length" if choice.finish_reason == "length" else "stop",
+            prompt_tokens=usage.prompt_tokens if usage else 0,
+            completion_tokens=usage.completion_tokens if usage else 0,
+        )
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """As the protocol; vLLM servers only, whose tokenizer is asked for the ids."""
+        if not self._vllm:
+            raise EngineError("scoring needs a vLLM server; set options.server to vllm if it is one")
+        prompt = await self._tokenize(
+            messages=list(request.messages), add_generation_prompt=True, **self._template(thinking=False)
+        )
+        segments = [await self._tokenize(prompt=text, add_special_tokens=False) for text in request.segments]
+        tokens = [token for segment in segments for token in segment]
+        answer = await self._ask(
+            self._client.completions.create,
+            model=self._model,
+            prompt=prompt + tokens,
+            max_tokens=1,
+            temperature=0.0,
+            extra_body={"prompt_logprobs": request.top_k},
+        )
+        reported = (
+            {int(token): float(entry["logprob"]) for token, entry in position.items()}
+            for position in answer.choices[0].model_dump()["prompt_logprobs"][len(prompt) :]
+        )
+        return pick_scores(segments, reported, request.top_k)
+
+    def _template(self, thinking: bool) -> dict[str, Any]:
+        """What the server's chat template is told; other servers than vLLM may refuse the field."""
+        return {"chat_template_kwargs": {"enable_thinking": thinking}} if self._vllm else {}
+
+    async def _tokenize(self, **body: Any) -> list[int]:
+        root = self._client.with_options(base_url=str(self._client.base_url).rstrip("/").removesuffix("/v1"))
+        answer = await self._ask(root.post, "/tokenize", body={"model": self._model, **body}, cast_to=object)
+        return [int(token) for token in answer["tokens"]]
+
+    async def _ask(self, call: Any, *arguments: Any, **fields: Any) -> Any:
+        try:
+            async with self._slots:
+                return await call(*arguments, **fields)
+        except OpenAIError as error:
+            # Some servers repeat the key they were sent.
+            reason = str(error).replace(self._key, "***")
+            raise EngineError(f"server {self._client.base_url}: {type(error).__name__}: {reason}") from None
+
+    async def close(self) -> None:
+        """As the protocol."""
+        await self._client.close()
+
+
+def _whole_text(message: Any) -> str:
+    """A message as the model wrote it, where the server has taken it apart into thought, words and calls."""
+    thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
+    calls = [
+        spell_call({"name": c.function.name, "arguments": c.function.arguments})
+        for c in message.tool_calls or ()
+    ]
+    answer = "\n".join([*([message.content] if message.content else []), *calls])
+    return f"<think>\n{thought}\n</think>\n\n{answer}" if thought else answer

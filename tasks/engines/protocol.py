@@ -1,0 +1,220 @@
+"""The one protocol through which any stage asks any language model for text.
+
+Chat requests in, completions out, asynchronous, the adapter chosen per request; plus scoring of given
+completions. A stage submits as many requests as it has; batching and concurrency are the engine's business.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NotRequired, Protocol, TypedDict, TypeVar
+
+T = TypeVar("T")
+
+
+class Function(TypedDict):
+    """Which tool is called, and how. `arguments` as an object, or as the JSON text that OpenAI's servers write."""
+
+    name: str
+    arguments: dict[str, Any] | str
+
+
+class ToolCall(TypedDict):
+    """One call of a tool in an assistant's message."""
+
+    id: str
+    type: Literal["function"]
+    function: Function
+
+
+class Message(TypedDict):
+    """One chat message, as chat templates and OpenAI-compatible servers take it. Roles: system, user, assistant,
+    tool (the result of the call that `tool_call_id` names)."""
+
+    role: str
+    content: str
+    tool_calls: NotRequired[list[ToolCall]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
+
+
+Tool = Mapping[str, Any]
+"""A tool on offer, as an OpenAI function schema: {"type": "function", "function": {name, description, parameters}}."""
+
+
+class EngineError(Exception):
+    """One request failed; others are unharmed. The message is what the row's `error` column will hold."""
+
+
+class EngineDied(Exception):
+    """The engine is gone, or does not start, so no request can be served any more: the stage fails, rather than fill
+    its rows with errors. The message says what to do."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter (or a full checkpoint) on disk. `version` names it in every row it writes."""
+
+    version: str
+    path: Path
+    digest: str
+
+    @property
+    def is_lora(self) -> bool:
+        """A LoRA adapter, rather than a full checkpoint."""
+        return (self.path / "adapter_config.json").is_file()
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling parameters of one request. `temperature` 0 is greedy; `seed` keys this request's own random
+    stream."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 128
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """One completion to write. `regex`, where given, must match the whole completion (structured output), which then
+    begins with the answer, whatever `thinking` says."""
+
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    adapter: Adapter | None = None  # None: the base model as it is
+    regex: str | None = None
+    thinking: bool = False  # a hidden chain of thought first, where the chat template knows one
+    tools: tuple[Tool, ...] = ()  # on offer
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What came back. `text` ends before the stop string or end-of-turn token. A hidden chain of thought stands before
+    the answer, between its marks, the opening one also where the prompt held it; calls of tools stand as the family
+    writes them (`tasks.chat.response_parser` takes both apart).
+
+    token_ids and logprobs (nats, under the distribution actually sampled from at temperature 1 before any
+    grammar mask) have one entry a token and are empty where the engine does not give them.
+    """
+
+    text: str
+    finish_reason: str  # "stop" | "length"
+    prompt_tokens: int
+    completion_tokens: int
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """A given completion to score. Segments are tokenised one by one and concatenated, so that the tokens
+    of each are known; the end-of-turn token is not part of them. They are an answer: it is scored as one that was
+    written without a hidden chain of thought."""
+
+    messages: tuple[Message, ...]
+    segments: tuple[str, ...]
+    adapter: Adapter | None = None
+    top_k: int = 0  # also the k most likely tokens at each position; needs the capability `topk`
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Per segment, the log-probability (nats, temperature 1) of each of its tokens given all before it.
+
+    top_ids and top_logprobs: per segment and token, the `top_k` most likely tokens at that position, most likely
+    first (fewer where the vocabulary is smaller); empty where none were asked for.
+    """
+
+    segments: tuple[tuple[float, ...], ...]
+    top_ids: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    top_logprobs: tuple[tuple[tuple[float, ...], ...], ...] = ()
+
+
+def make_scores(
+    segments: Sequence[Sequence[int]],
+    logprobs: Iterable[float],
+    top: Iterable[tuple[Sequence[int], Sequence[float]]] | None = None,
+) -> Scores:
+    """Scores of tokens one after the other, cut into segments.
+
+    Args:
+        segments: token ids; only their numbers count.
+        logprobs: one a token.
+        top: ids and log-probabilities of the most likely tokens, one pair a token; None: not asked for.
+    """
+    cut = _by_segment(segments, logprobs)
+    if top is None:
+        return Scores(cut)
+    pairs = _by_segment(segments, ((tuple(ids), tuple(values)) for ids, values in top))
+    return Scores(
+        cut,
+        tuple(tuple(ids for ids, _ in segment) for segment in pairs),
+        tuple(tuple(values for _, values in segment) for segment in pairs),
+    )
+
+
+def pick_scores(
+    segments: Sequence[Sequence[int]], reported: Iterable[Mapping[int, float]], top_k: int
+) -> Scores:
+    """Scores out of what vLLM reports.
+
+    Args:
+        segments: token ids.
+        reported: at each token's position, log-probabilities of that token and of at least the `top_k` most likely.
+        top_k: of the request; 0: none are asked for.
+    """
+    positions = list(reported)
+    tokens = (token for segment in segments for token in segment)
+    given = [position[token] for token, position in zip(tokens, positions, strict=True)]
+    return make_scores(segments, given, [most_likely(p, top_k) for p in positions] if top_k else None)
+
+
+def most_likely(logprobs: Mapping[int, float], k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The k most likely of some tokens: ids and log-probabilities. Servers report the given token on top of k."""
+    first = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))[:k]
+    return tuple(token for token, _ in first), tuple(value for _, value in first)
+
+
+def _by_segment(segments: Sequence[Sequence[int]], values: Iterable[T]) -> tuple[tuple[T, ...], ...]:
+    flat = iter(values)
+    return tuple(tuple(next(flat) for _ in segment) for segment in segments)
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an engine can do. Checking a configuration refuses a role that needs more."""
+
+    structured: bool = False  # Request.regex
+    scoring: bool = False  # score()
+    topk: bool = False  # ScoreRequest.top_k
+    adapters: bool = False  # Request.adapter
+    token_ids: bool = False  # Completion.token_ids and .logprobs
+
+
+class Engine(Protocol):
+    """An inference backend. Safe to call from many asyncio tasks at once."""
+
+    capabilities: Capabilities
+
+    async def generate(self, request: Request) -> Completion:
+        """Write one completion.
+
+        Raises:
+            EngineError: this request can't be served (too long for the context, refused by the server ...).
+        """
+        ...
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """Log-probabilities of a given completion.
+
+        Raises:
+            EngineError: as for generate, or the engine does not declare `scoring` (or `topk`, where it is asked).
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free the model, threads and child processes. Idempotent."""
+        ...

@@ -1,0 +1,1 @@
+"""vLLM: in process, or behind a server of our own that a supervisor process owns."""

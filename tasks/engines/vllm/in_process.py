@@ -1,0 +1,209 @@
+"""vLLM in process: its own continuous batching, LoRA adapters per request. Imported only when it is built.
+
+vLLM is not bitwise repeatable: a request's rounding depends on its companions, seeds or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from schemas.config import EngineSection, ModelSection
+from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
+from tasks.engines.models import resolve_model
+from tasks.engines.protocol import (
+    Adapter,
+    Completion,
+    EngineDied,
+    EngineError,
+    Request,
+    ScoreRequest,
+    Scores,
+    make_scores,
+    pick_scores,
+)
+from tasks.engines.reaper import descendants, watch
+from tasks.engines.vllm.settings import (
+    CAPABILITIES,
+    check_length,
+    engine_arguments,
+    private_variables,
+    read_completion,
+)
+
+if TYPE_CHECKING:
+    from vllm.outputs import RequestOutput
+
+
+class VllmEngine:
+    """See the module. All calls must come from one event loop.
+
+    Args:
+        section: `options` are arguments of vLLM's engine (tensor_parallel_size, gpu_memory_utilization ...).
+            With `merge_adapters` every adapter version in use is merged into a checkpoint and served by a vLLM of
+            its own: on CPU several times faster than LoRA, at the price of a start and a copy of the weights each.
+            Full checkpoints (`model.train: full`) are served so in any case.
+        model: weights, dtype, context length, LoRA rank.
+        cache_dir: vLLM's caches and merged checkpoints.
+
+    Raises:
+        EngineDied: vLLM does not start.
+    """
+
+    def __init__(self, section: EngineSection, model: ModelSection, cache_dir: Path) -> None:
+        os.environ.update(private_variables(cache_dir))
+        self.capabilities = CAPABILITIES
+        # Full checkpoints and merged adapters have a vLLM of their own each.
+        self._beside = model.train == "lora" and not section.merge_adapters
+        self._section, self._model, self._cache_dir = section, model, cache_dir
+        self._path = resolve_model(model)
+        self._tokenizer: ChatTokenizer = load_chat_tokenizer(self._path, model.revision)
+        self._served: dict[str, Any] = {}  # "": the base, LoRA beside it; else what the digest names, merged
+        self._reapers: list[subprocess.Popen[bytes]] = []
+        self._lora_ids: dict[str, int] = {}
+        self._request_ids = count()
+        self._closed = False
+        if self._beside:
+            self._serve("", str(self._path))
+
+    async def generate(self, request: Request) -> Completion:
+        """As the protocol."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        sampling, thinking = request.sampling, request.thinking and request.regex is None
+        prompt = self._tokenizer.prompt_ids(request.messages, tools=request.tools, thinking=thinking)
+        check_length(self._model, len(prompt), sampling.max_tokens)
+        params = SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens,
+            seed=sampling.seed % 2**63,
+            stop=list(sampling.stop),
+            stop_token_ids=self._tokenizer.end_ids,
+            logprobs=0,
+            structured_outputs=StructuredOutputsParams(regex=request.regex) if request.regex else None,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        output = (await self._run(prompt, params, request.adapter)).outputs[0]
+        tokens = list(output.token_ids)
+        chosen = [
+            position[token].logprob for token, position in zip(tokens, output.logprobs or [], strict=True)
+        ]
+        return read_completion(
+            self._tokenizer, prompt, tokens, chosen, output.text, output.finish_reason, output.stop_reason
+        )
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """As the protocol."""
+        from vllm import SamplingParams
+
+        prompt = self._tokenizer.prompt_ids(request.messages)
+        segments = self._tokenizer.segment_ids(request.segments)
+        tokens = [token for segment in segments for token in segment]
+        check_length(self._model, len(prompt), len(tokens) + 1)
+        if not tokens:
+            return make_scores(segments, (), () if request.top_k else None)
+        # vLLM has no scoring call: it reports on the prompt while writing one token that nobody reads.
+        params = SamplingParams(
+            temperature=0.0, max_tokens=1, prompt_logprobs=request.top_k, detokenize=False
+        )
+        output = await self._run(prompt + tokens, params, request.adapter)
+        reported = (
+            {token: entry.logprob for token, entry in position.items()}
+            for position in list(output.prompt_logprobs or [])[-len(tokens) :]
+        )
+        return pick_scores(segments, reported, request.top_k)
+
+    async def close(self) -> None:
+        """As the protocol; ends vLLM's processes."""
+        self._closed = True
+        while self._served:
+            _, served = self._served.popitem()
+            await asyncio.to_thread(served.shutdown)
+        while self._reapers:
+            await asyncio.to_thread(self._reapers.pop().communicate)
+
+    async def _run(self, prompt: list[int], params: Any, adapter: Adapter | None) -> RequestOutput:
+        from vllm.inputs import TokensPrompt
+        from vllm.lora.request import LoRARequest
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        if self._closed:
+            raise EngineError("the engine is closed")
+        lora, key = None, ""
+        if adapter is not None and (self._section.merge_adapters or not adapter.is_lora):
+            key = adapter.digest
+        elif adapter is not None:
+            number = self._lora_ids.setdefault(adapter.digest, len(self._lora_ids) + 1)
+            lora = LoRARequest(adapter.digest, number, str(adapter.path))
+        outputs: list[RequestOutput] = []
+        try:
+            if key not in self._served:
+                self._serve(key, str(self._checkpoint(adapter)))
+            request_id = str(next(self._request_ids))
+            stream = self._served[key].generate(
+                TokensPrompt(prompt_token_ids=prompt), params, request_id, lora_request=lora
+            )
+            outputs = [output async for output in stream]
+        except (EngineError, EngineDied):
+            raise
+        except EngineDeadError as error:
+            if self._closed:
+                raise EngineError("the engine is closed") from error
+            raise EngineDied(
+                "vLLM's engine process has ended (its own log above says why). Run the stage again: it goes on from "
+                "the requests that were answered"
+            ) from error
+        except Exception as error:
+            # A refused request, an adapter it can't load: vLLM's errors have no common base.
+            reason = str(error).strip() or type(error).__name__
+            raise EngineError(f"vLLM refused or failed this request: {reason}") from error
+        if not outputs:
+            raise EngineError("vLLM gave no output for this request")
+        return outputs[-1]
+
+    def _checkpoint(self, adapter: Adapter | None) -> Path | str:
+        if adapter is None:
+            return self._path
+        return merged_checkpoint(self._path, self._model, adapter, self._cache_dir)
+
+    def _serve(self, key: str, path: str) -> None:
+        from vllm import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        arguments = engine_arguments(self._section, self._model, self._path, path, lora=self._beside)
+        before = descendants()
+        try:
+            self._served[key] = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise EngineDied(f"vLLM does not start (its own log above says more): {reason}") from error
+        self._reapers.append(watch(descendants() - before))
+
+
+def merged_checkpoint(base: Path | str, model: ModelSection, adapter: Adapter, cache_dir: Path) -> Path:
+    """A checkpoint of the base with an adapter merged in, made once; a full checkpoint is its own."""
+    if not adapter.is_lora:
+        return adapter.path
+    target = cache_dir / "merged" / adapter.digest
+    if (target / "config.json").is_file():
+        return target
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    staging = target.with_name(f".{target.name}.{os.getpid()}")
+    weights = AutoModelForCausalLM.from_pretrained(
+        str(base), revision=model.revision, dtype=getattr(torch, model.dtype)
+    )
+    PeftModel.from_pretrained(weights, str(adapter.path)).merge_and_unload().save_pretrained(staging)
+    load_chat_tokenizer(base, model.revision).tokenizer.save_pretrained(staging)
+    shutil.rmtree(target, ignore_errors=True)
+    staging.rename(target)
+    return target

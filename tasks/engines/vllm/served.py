@@ -1,0 +1,189 @@
+"""A vLLM server of our own, asked over HTTP: the model in training, each trained adapter loaded at its first request.
+
+Prompts are rendered and tokenised here, not by the server, so they are those of the in-process backends, token by
+token, and those that are trained on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, NotFoundError, OpenAIError
+
+from schemas.config import EngineSection, ModelSection
+from tasks.chat.tokenizers import load_chat_tokenizer
+from tasks.engines.models import resolve_model
+from tasks.engines.protocol import (
+    Adapter,
+    Completion,
+    EngineDied,
+    EngineError,
+    Request,
+    ScoreRequest,
+    Scores,
+    make_scores,
+    pick_scores,
+)
+from tasks.engines.vllm.servers import acquire, answers, last_error, server_dir
+from tasks.engines.vllm.settings import CAPABILITIES, check_length, read_completion
+
+REQUEST_SECONDS = 1800.0  # longer than any request: what waits is bounded by max_batch
+BASE = "base"  # the server's name for the model without an adapter
+
+
+class ServedEngine:
+    """See the module. Starting the server, where none runs, takes half a minute.
+
+    Args:
+        section: `serve`, and `options` as for vLLM in process.
+        model: the model in training.
+        cache_dir: where servers are written down.
+
+    Raises:
+        EngineDied: the server does not start.
+    """
+
+    def __init__(self, section: EngineSection, model: ModelSection, cache_dir: Path) -> None:
+        self.capabilities = CAPABILITIES
+        self._model = model
+        self._tokenizer = load_chat_tokenizer(resolve_model(model), model.revision)
+        self._folder = server_dir(section, model, cache_dir)
+        self._server, self._lease = acquire(section, model, cache_dir)
+        self._client = AsyncOpenAI(
+            base_url=f"{self._server.root_url}/v1",
+            api_key=self._server.key,
+            timeout=REQUEST_SECONDS,
+            max_retries=2,  # a connection kept open may have been closed from the other side
+        )
+        self._slots = asyncio.Semaphore(section.max_batch)
+        self._loading: dict[str, asyncio.Lock] = {}
+        self._loaded: set[str] = set()
+        self._closed = False
+
+    async def generate(self, request: Request) -> Completion:
+        """As the protocol."""
+        sampling, thinking = request.sampling, request.thinking and request.regex is None
+        prompt = self._tokenizer.prompt_ids(request.messages, tools=request.tools, thinking=thinking)
+        check_length(self._model, len(prompt), sampling.max_tokens)
+        extra: dict[str, Any] = {"stop_token_ids": self._tokenizer.end_ids, "return_token_ids": True}
+        if request.regex:
+            extra["structured_outputs"] = {"regex": request.regex}
+        choice = await self._complete(
+            request.adapter,
+            prompt=prompt,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens,
+            seed=sampling.seed % 2**63,
+            stop=list(sampling.stop) or None,
+            logprobs=0,
+            extra_body=extra,
+        )
+        return read_completion(
+            self._tokenizer,
+            prompt,
+            choice["token_ids"],
+            choice["logprobs"]["token_logprobs"],
+            choice["text"],
+            choice["finish_reason"],
+            choice["stop_reason"],
+        )
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """As the protocol."""
+        prompt = self._tokenizer.prompt_ids(request.messages)
+        segments = self._tokenizer.segment_ids(request.segments)
+        tokens = [token for segment in segments for token in segment]
+        check_length(self._model, len(prompt), len(tokens) + 1)
+        if not tokens:
+            return make_scores(segments, (), () if request.top_k else None)
+        choice = await self._complete(
+            request.adapter,
+            prompt=prompt + tokens,
+            temperature=0.0,
+            max_tokens=1,
+            extra_body={"prompt_logprobs": request.top_k},
+        )
+        reported = (
+            {int(token): float(entry["logprob"]) for token, entry in position.items()}
+            for position in choice["prompt_logprobs"][-len(tokens) :]
+        )
+        return pick_scores(segments, reported, request.top_k)
+
+    async def close(self) -> None:
+        """As the protocol; the server goes on for others, without the adapters that were loaded here."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            for name in sorted(self._loaded):
+                try:
+                    await self._post("/unload_lora_adapter", {"lora_name": name})
+                except APIStatusError:
+                    continue  # another stage that had it too has unloaded it
+        except APIConnectionError:
+            self._loaded.clear()  # the server is gone, and its adapters with it
+        finally:
+            self._lease.unlink(missing_ok=True)
+            await self._client.close()
+
+    async def _complete(self, adapter: Adapter | None, **fields: Any) -> dict[str, Any]:
+        """The one choice of a completion, as the server sent it."""
+        if self._closed:
+            raise EngineError("the engine is closed")
+        try:
+            async with self._slots:
+                name = await self._load(adapter)
+                try:
+                    answer = await self._client.completions.create(model=name, **fields)
+                except NotFoundError:
+                    if adapter is None:
+                        raise
+                    self._loaded.discard(name)  # unloaded by another stage that had it too
+                    answer = await self._client.completions.create(model=await self._load(adapter), **fields)
+        except OpenAIError as error:
+            raise await self._fault(error) from None
+        except RuntimeError as error:  # of the client library: it was closed under a request
+            if not self._closed:
+                raise
+            raise EngineError("the engine is closed") from error
+        return dict(answer.model_dump()["choices"][0])
+
+    async def _load(self, adapter: Adapter | None) -> str:
+        """The server's name for what plays; loads an adapter that it has not got yet."""
+        if adapter is None:
+            return BASE
+        if not adapter.is_lora:
+            raise EngineError(f"{adapter.path} holds no LoRA adapter, and a server of our own takes no other")
+        name = adapter.digest
+        async with self._loading.setdefault(name, asyncio.Lock()):
+            if name not in self._loaded:
+                try:
+                    await self._post(
+                        "/load_lora_adapter", {"lora_name": name, "lora_path": str(adapter.path.resolve())}
+                    )
+                except APIStatusError as error:
+                    if "already been loaded" not in str(error):
+                        raise
+                self._loaded.add(name)
+        return name
+
+    async def _post(self, path: str, body: dict[str, Any]) -> None:
+        await self._client.post(path, body=body, cast_to=str)
+
+    async def _fault(self, error: OpenAIError) -> Exception:
+        """A request's own fault, or, when the server does not answer any more, the engine's."""
+        if self._closed:
+            return EngineError("the engine is closed")
+        lost = isinstance(error, APIConnectionError) or (
+            isinstance(error, APIStatusError) and error.status_code >= 500
+        )
+        if not lost or (await asyncio.to_thread(answers, self._server)):
+            return EngineError(f"the vLLM server refused or failed this request: {error}")
+        return EngineDied(
+            f"the vLLM server at {self._server.root_url} has ended: {last_error(self._folder)}; its log is "
+            f"{self._folder / 'server.log'}. Run the stage again: it starts the server anew and goes on from the "
+            "requests that were answered"
+        )

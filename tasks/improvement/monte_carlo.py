@@ -1,0 +1,97 @@
+"""Algorithm self_distillation: k rollouts from (s, a) with the current policy, as text, in place of predicted
+futures.
+
+The environment is brought back to s by playing the episode's actions again, so it must be `replayable`.
+"""
+
+import asyncio
+
+from schemas.rows import Future
+from storage.history import State
+from tasks.environments.base import EpisodeFailed, Step, Task
+from tasks.roles.calls import UNIFORM, sample_action
+from tasks.runtime.context import StageContext
+from tasks.text.formats import read_action
+from tasks.text.transcript import Ending, Transcript, write_transcript
+
+
+async def play_futures(
+    ctx: StageContext, task: Task, state: State, text: str, action: str, critique_id: str
+) -> list[Future]:
+    """Play k episodes on from (s, a), each with random streams of its own.
+
+    Args:
+        ctx: the stage's context; its inputs hold the adapter "policy".
+        task: the task that s belongs to.
+        state: s.
+        text: a, as it was written.
+        action: the environment action in it.
+        critique_id: the judgement that reads them.
+    """
+    numbers = range(ctx.config.futures)
+    return list(
+        await asyncio.gather(*(_play_future(ctx, task, state, text, action, critique_id, n) for n in numbers))
+    )
+
+
+async def _play_future(
+    ctx: StageContext, task: Task, state: State, text: str, action: str, critique_id: str, number: int
+) -> Future:
+    row = _future(ctx, critique_id, number)
+    try:
+        return await _play_on(ctx, task, state, text, action, row)
+    except EpisodeFailed as failure:
+        return row.model_copy(update={"status": failure.status, "error": str(failure)})
+
+
+def _future(ctx: StageContext, critique_id: str, number: int) -> Future:
+    uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=False)
+    return Future(
+        run=ctx.config.run,
+        iteration=ctx.iteration,
+        future_id=f"{critique_id}/f/{number}",
+        critique_id=critique_id,
+        thought="",
+        description="",
+        malformed=False,
+        source="rollout",
+        policy_version=UNIFORM if uniform else ctx.model_version("policy", "policy"),
+    )
+
+
+async def _play_on(
+    ctx: StageContext, task: Task, state: State, text: str, action: str, row: Future
+) -> Future:
+    uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=False)
+    environment, form = ctx.new_environment(row.future_id), ctx.environment.action_format
+    seen = await environment.reset(task)
+    for turn in state.turns:
+        seen = (await environment.step(read_action(turn.text, form).action)).observation
+    if seen != state.observation:
+        error = "the same actions did not lead back to the state; is the environment replayable?"
+        return row.model_copy(update={"status": "not_replayed", "error": error})
+    observations: list[str] = []
+    actions: list[str] = []
+    reward = 0.0
+    while True:
+        outcome = await environment.step(action)
+        by_success = ctx.config.environment.reward == "success"
+        reward += float(outcome.success) if by_success else outcome.reward
+        observations.append(outcome.observation)
+        if outcome.done or outcome.truncated or len(state.turns) + 1 >= ctx.config.rollout.max_steps:
+            played = Transcript(observations, actions, _ending(outcome), reward)
+            return row.model_copy(update={"description": write_transcript(played)})
+        state = state.after(text, outcome.observation)
+        item = f"{row.future_id}/{len(state.turns):03d}"
+        answer, parsed = await sample_action(ctx, state, use="policy", item=item, uniform=uniform)
+        if answer.error:
+            return row.model_copy(update={"status": answer.status, "error": answer.error})
+        text, action = answer.text, parsed.action
+        actions.append(action)
+
+
+def _ending(last: Step) -> Ending:
+    """How a rollout ended, by the task's own rules or by a cap."""
+    if not last.done:
+        return "cut_off"
+    return "success" if last.success else "failure"

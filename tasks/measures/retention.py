@@ -1,0 +1,122 @@
+"""The retention check: how far the policy has drifted from the base model on general prompts.
+
+The prompts and their reference answers are fixed (`conversations.RETENTION`), and nothing is sampled: both models
+score the same tokens, so the figures have no noise and are comparable between iterations.
+
+- drift: mean over an answer's tokens of log p_policy - log p_base.
+- KL: mean over the same positions of a lower bound of KL(p_base || p_policy), from each model's own TOP_K most likely
+  tokens. The vocabulary falls into C, tokens in both lists; U, in the base's alone; and E, all others. Merging tokens
+  never raises a KL divergence, so with U and E each as one bucket
+
+      KL >= sum_{v in C} p(v) log(p(v) / q(v)) + p_U log(p_U / q_U) + p_E log(p_E / (1 - q_C - q_U))
+
+  where p is the base's and q the policy's, and a set's mass is that of its tokens. All is known but q_U, what the
+  policy still gives to tokens that left its list: it is no more than the mass outside that list, nor than |U| times
+  the list's smallest probability. The bound takes the q_U up to there that makes the right side least. It is the KL
+  itself where the lists are the vocabulary, and large where a policy has nothing in common with its base.
+"""
+
+from collections.abc import Sequence
+from math import exp, fsum, log
+
+from schemas.rows import Retention
+from tasks.datasets.chats import RETENTION, Conversation, load_conversations
+from tasks.engines.protocol import EngineError, Scores
+from tasks.runtime.context import BASE, StageContext
+from tasks.runtime.stage import StageFailed
+
+TOP_K = 50
+# Smallest mass of what is left over: below it, 1 - sum of float32 probabilities is rounding.
+SMALLEST = 1e-6
+
+TopK = tuple[Sequence[int], Sequence[float]]  # token ids, and their log-probabilities
+
+
+async def measure_retention(ctx: StageContext) -> list[Retention]:
+    """Score every reference answer under the base model and under the policy, `inputs.adapters["policy"]`.
+
+    Args:
+        ctx: of a stage that plays the role policy; its inputs hold no adapter "base".
+
+    Raises:
+        StageFailed: the policy's engine gives no top-k log-probabilities.
+    """
+    return await ctx.map(load_conversations(RETENTION), lambda c: _measure(ctx, c), "prompts")
+
+
+async def _measure(ctx: StageContext, conversation: Conversation) -> Retention:
+    known = {
+        "run": ctx.config.run,
+        "iteration": ctx.iteration,
+        "prompt_id": f"retention/{conversation.line}",
+        "prompt": conversation.messages[-1]["content"],
+        "policy_version": ctx.model_version("policy", "policy"),
+    }
+    try:
+        base = await _score(ctx, conversation, BASE)
+        trained = ctx.inputs.adapters["policy"] is not None
+        policy = await _score(ctx, conversation, "policy") if trained else base
+    except EngineError as error:
+        return Retention(**known, status="engine_error", error=str(error), tokens=0)
+    (base_logprobs,), (policy_logprobs,) = base.segments, policy.segments
+    divergences = [divergence(*pair) for pair in zip(_top(base), _top(policy), strict=True)]
+    base_mean, policy_mean = _mean(base_logprobs), _mean(policy_logprobs)
+    return Retention(
+        **known,
+        tokens=len(base_logprobs),
+        base_logprob=base_mean,
+        policy_logprob=policy_mean,
+        drift=policy_mean - base_mean,
+        kl=_mean(divergences),
+    )
+
+
+async def _score(ctx: StageContext, conversation: Conversation, use: str) -> Scores:
+    item = f"retention/{conversation.line}"
+    segments = (conversation.answer,)
+    scores = await ctx.scores("policy", conversation.messages, segments, use=use, item=item, top_k=TOP_K)
+    if scores is None:
+        raise StageFailed(
+            f"evaluation.retention: engine '{ctx.role('policy').engine}' of role policy gives no top-k "
+            "log-probabilities; set it to false, or route the policy to a transformers or vllm engine"
+        )
+    return scores
+
+
+def _top(scores: Scores) -> list[TopK]:
+    return list(zip(scores.top_ids[0], scores.top_logprobs[0], strict=True))
+
+
+def divergence(base: TopK, policy: TopK) -> float:
+    """The lower bound of KL(p_base || p_policy) at one position, nats; see the head of this module.
+
+    Args:
+        base: the base model's most likely tokens there.
+        policy: the policy's.
+    """
+    ours = dict(zip(*policy, strict=True))
+    common = [(p, ours[token]) for token, p in zip(*base, strict=True) if token in ours]
+    left = [exp(p) for token, p in zip(*base, strict=True) if token not in ours]  # U
+    p_left = fsum(left)
+    p_others = max(SMALLEST, 1.0 - fsum(exp(p) for p, _ in common) - p_left)
+    q_free = max(SMALLEST, 1.0 - fsum(exp(q) for _, q in common))  # of U and E together
+    q_outside = max(SMALLEST, 1.0 - fsum(map(exp, policy[1])))
+    q_left = min(q_outside, len(left) * exp(min(policy[1])), q_free * p_left / (p_left + p_others))
+    bound = fsum(exp(p) * (p - q) for p, q in common)
+    bound += p_others * log(p_others / max(SMALLEST, q_free - q_left))
+    return max(0.0, bound + (p_left * log(p_left / q_left) if left else 0.0))
+
+
+def retention_metrics(rows: Sequence[Retention]) -> dict[str, float]:
+    """Means over the prompts that were scored: drift and KL."""
+    scored = [row for row in rows if row.drift is not None and row.kl is not None]
+    if not scored:
+        return {}
+    return {
+        "retention_drift": _mean([row.drift for row in scored]),
+        "retention_kl": _mean([row.kl for row in scored]),
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fsum(values) / len(values)

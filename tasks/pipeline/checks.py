@@ -1,0 +1,204 @@
+"""Checking a configuration whole, before the first stage and without creating anything."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from prompts import NAMES, PromptError, template_text
+from schemas.config import Config, RolesSection
+from schemas.load import ConfigError, find_file
+from tasks.datasets.chats import BrokenConversations, chat_file, load_conversations
+from tasks.datasets.demonstrations import BrokenDemonstrations, read_demonstrations
+from tasks.engines import EngineConfigError, check_engine, declared_capabilities
+from tasks.engines.models import ModelError, check_model
+from tasks.environments import UnusableEnvironment, check_speaker, make_environment
+from tasks.environments.base import Environment, ListsActions, OffersTools, Unplayable
+from tasks.prompting.rendering import role_templates
+
+
+def check_config(config: Config, root: Path) -> None:
+    """Refuse what would fail later.
+
+    Args:
+        config: a configuration whose fields are already of the right types.
+        root: the data root; it need not exist, but must be creatable.
+
+    Raises:
+        ConfigError: one line a problem, each naming the field and the remedy.
+    """
+    problems = list(_problems(config, root))
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _problems(config: Config, root: Path) -> Iterator[str]:
+    unusable = ""
+    try:
+        check_model(config.model)
+    except ModelError as error:
+        unusable = str(error)
+        yield unusable
+    used = {getattr(config.roles, role).engine for role in RolesSection.model_fields}
+    if config.environment.speaker is not None:
+        used.add(config.environment.speaker.engine)
+    for name in sorted(used):
+        section = config.engines[name]
+        try:
+            check_engine(section, config.model)
+            yield from _lacking(config, name)
+            yield from _token_kl(config, name)
+            yield from _scoring(config, name)
+            yield from _retention(config, name)
+        except EngineConfigError as error:
+            problem = str(error)
+            if problem != unusable:  # said already
+                yield problem if problem.startswith("model.") else f"engines.{name}.{problem}"
+    overrides: dict[str, Path] = dict(role_templates(config))
+    try:
+        environment = make_environment(config.environment)
+        check_speaker(config.environment, environment)
+        overrides = {**environment.templates, **overrides}
+        yield from _exploration(config, environment)
+        yield from _training_tasks(config, environment)
+        yield from _native_calls(config, environment)
+        yield from _replaying(config, environment)
+        yield from _playing(config, environment)
+    except UnusableEnvironment as error:
+        yield str(error)
+    for name in NAMES:
+        try:
+            template_text(name, overrides)
+        except PromptError as error:
+            yield f"roles: {error}"
+    yield from _general_chat(config)
+    yield from _warm_start(config)
+    yield from _data_root(root)
+
+
+def _lacking(config: Config, engine: str) -> Iterator[str]:
+    """Roles, or a speaker, that need more than the engine declares."""
+    able = declared_capabilities(config.engines[engine])
+    played = {f"roles.{role}": getattr(config.roles, role) for role in RolesSection.model_fields}
+    if config.environment.speaker is not None:
+        played["environment.speaker"] = config.environment.speaker
+    for place, section in played.items():
+        if section.engine == engine and section.structured and not able.structured:
+            yield (
+                f"{place}.structured: engine '{engine}' can't hold a format; set it to false, or route the role "
+                f"to an engine that can"
+            )
+
+
+def _token_kl(config: Config, engine: str) -> Iterator[str]:
+    """token_kl without the backup's top-k log-probabilities, or over other tokens than the critic's."""
+    trains = config.backup.loss == "token_kl" and config.has_critic
+    if not trains or config.roles.bootstrap.engine != engine:
+        return
+    section = config.engines[engine]
+    if not declared_capabilities(section).topk:
+        yield (
+            f"backup.loss: token_kl needs top-k log-probabilities, which engine '{engine}' of roles.bootstrap (backend "
+            f"{section.backend}) does not give; set it to sft, or route the role to an engine that gives them"
+        )
+    elif section.model is not None:
+        yield (
+            f"backup.loss: token_kl needs the bootstrap played by the model in training, whose tokens it trains on; "
+            f"engines.{engine}.model is {section.model}: empty it, or set backup.loss to sft"
+        )
+
+
+def _native_calls(config: Config, environment: Environment) -> Iterator[str]:
+    """Native calls of tools in an environment without tools."""
+    if config.roles.policy.tool_calls == "native" and not (
+        isinstance(environment, OffersTools) and environment.tools
+    ):
+        yield f"roles.policy.tool_calls: {environment.name} offers no tools to call; set it to text"
+
+
+def _exploration(config: Config, environment: Environment) -> Iterator[str]:
+    """Random actions without an environment that lists them."""
+    for field in ("exploration", "uniform_until"):
+        if getattr(config.rollout, field) and not isinstance(environment, ListsActions):
+            yield f"rollout.{field}: {environment.name} does not list its legal actions; set it to 0"
+
+
+def _training_tasks(config: Config, environment: Environment) -> Iterator[str]:
+    """An algorithm that trains, with an environment that has nothing to train on."""
+    plays = config.rollout.source == "environment" and not isinstance(environment, Unplayable)
+    if plays and config.algorithm != "react" and not environment.tasks("train"):
+        yield (
+            f"environment: {environment.name} has no tasks to train on with these options, only held-out ones; change "
+            f"environment.options, or set algorithm to react, which evaluates alone"
+        )
+
+
+def _retention(config: Config, engine: str) -> Iterator[str]:
+    """A retention check that the policy's engine can't do."""
+    if not config.evaluation.retention or config.roles.policy.engine != engine:
+        return
+    able = declared_capabilities(config.engines[engine])
+    if config.engines[engine].model or not (able.scoring and able.topk):
+        yield (
+            f"evaluation.retention: engine '{engine}' of role policy does not play the model in training, or gives no "
+            "top-k log-probabilities; set it to false, or route the policy to a transformers or vllm engine without "
+            "`model`"
+        )
+
+
+def _general_chat(config: Config) -> Iterator[str]:
+    """General chat that can't be read."""
+    if config.anchor.chat_share or config.anchor.chat_file:
+        try:
+            load_conversations(chat_file(config.anchor))
+        except BrokenConversations as error:
+            yield f"anchor.chat_file: {error}"
+
+
+def _warm_start(config: Config) -> Iterator[str]:
+    """Demonstrations that can't be read."""
+    if config.warm_start.file is not None:
+        try:
+            read_demonstrations(find_file(config.warm_start.file))
+        except BrokenDemonstrations as error:
+            yield f"warm_start.file: {error}"
+
+
+def _scoring(config: Config, engine: str) -> Iterator[str]:
+    """Algorithm nlql with an evaluator that does not score."""
+    needed = config.algorithm == "nlql" and config.roles.evaluate.engine == engine
+    if needed and not declared_capabilities(config.engines[engine]).scoring:
+        yield (
+            f"roles.evaluate.engine: algorithm nlql needs the probability of a verdict, and engine '{engine}' does not "
+            "score; route the role to an engine that does"
+        )
+
+
+def _replaying(config: Config, environment: Environment) -> Iterator[str]:
+    """Algorithm self_distillation with an environment that can't be brought back to a state."""
+    if config.algorithm == "self_distillation" and not environment.replayable:
+        yield (
+            f"algorithm: self_distillation plays episodes on from a state, and {environment.name} is not replayable; "
+            "choose another algorithm or environment"
+        )
+
+
+def _playing(config: Config, environment: Environment) -> Iterator[str]:
+    """Playing in an environment that is known from logged episodes alone."""
+    if not isinstance(environment, Unplayable):
+        return
+    if config.rollout.source == "environment":
+        yield (
+            f"rollout.source: environment {environment.name} can't be played; set rollout to none, and import "
+            "episodes: nlac import FILE"
+        )
+    if config.algorithm == "react":
+        yield f"algorithm: react only evaluates, and environment {environment.name} can't be played; choose another"
+
+
+def _data_root(root: Path) -> Iterator[str]:
+    """Whether the data root can be written, found out without creating it."""
+    existing = next(p for p in (root, *root.parents) if p.exists())
+    if not existing.is_dir():
+        yield f"data root {root}: {existing} is not a folder; choose another with --data or NLAC_DATA"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        yield f"data root {root}: {existing} can't be written to; choose another with --data or NLAC_DATA"

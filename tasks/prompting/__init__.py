@@ -1,0 +1,1 @@
+"""Prompts: rendered from templates, and fitted into the context window."""

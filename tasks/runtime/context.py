@@ -1,0 +1,263 @@
+"""What a stage function is given: configuration, inputs, and one way to ask a role for text."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from prompts import template_digest
+from schemas.config import Config, Role
+from schemas.rows import Generation
+from tasks.chat.response_parser import split_reasoning
+from tasks.engines import build_engine
+from tasks.engines.protocol import (
+    Completion,
+    Engine,
+    EngineError,
+    Message,
+    Request,
+    Sampling,
+    ScoreRequest,
+    Scores,
+)
+from tasks.engines.request_journal import RequestCache
+from tasks.environments import check_speaker, make_environment
+from tasks.environments.base import Environment, asks_model
+from tasks.prompting.native_calls import action_text
+from tasks.prompting.rendering import Asked, Prompting
+from tasks.prompting.truncation import Prompt
+from tasks.runtime.environment_model import Speaker
+from tasks.runtime.progress import Progress
+from tasks.runtime.stage import Inputs
+from tasks.seeding import derive_seed
+
+T = TypeVar("T")
+R = TypeVar("R")
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a role answered. `error` is set, and `text` empty, where the engine refused or failed this
+    request."""
+
+    text: str
+    reasoning: str | None
+    generation: Generation | None
+    completion: Completion | None
+    error: str | None = None
+
+    @property
+    def status(self) -> str:
+        return "ok" if self.error is None else "engine_error"
+
+    @property
+    def fault(self) -> str:
+        """Why there is no text."""
+        if self.error is None and self.reasoning is not None:
+            return (
+                "the hidden chain of thought filled max_tokens; raise it, or set the role's thinking to false"
+            )
+        return self.error or "the model wrote nothing"
+
+
+@dataclass
+class StageContext(Prompting):
+    """One stage's surroundings; built by `tasks.pipeline.runner`, or by a test.
+
+    Attributes:
+        config: the resolved configuration.
+        stage: the stage's name; the first part of every seed.
+        iteration: its iteration.
+        inputs: committed tables and adapters.
+        workdir: the staging folder; adapters go below it.
+        cache_dir: for engines' own caches.
+        fingerprint: of this stage; names the adapter versions it makes.
+        checkpoint: file that a training stage, killed, goes on from; None: it begins again.
+        spoken: episode -> provenance of what a model has said in its environment since last taken out.
+    """
+
+    config: Config
+    stage: str
+    iteration: int
+    inputs: Inputs
+    workdir: Path
+    cache_dir: Path
+    fingerprint: str = "0" * 12
+    checkpoint: Path | None = None
+    progress: Progress = field(default_factory=lambda: Progress("stage"))
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger("nlac"))
+    cache: RequestCache | None = None
+    tokens: int = 0
+    _engines: dict[str, Engine] = field(default_factory=dict)
+    spoken: dict[str, list[Generation]] = field(default_factory=dict)
+
+    def new_environment(self, episode: str = "") -> Environment:
+        """A fresh environment, for one episode; `episode` keys what a model says in it.
+
+        Raises:
+            UnusableEnvironment: it can't be made, or its speaker is missing.
+        """
+        environment = make_environment(self.config.environment)
+        check_speaker(self.config.environment, environment)
+        if asks_model(environment):
+            environment.connect(Speaker(self, episode))
+        return environment
+
+    def engine(self, name: str) -> Engine:
+        """An engine by its name in the configuration, started at first use."""
+        if name not in self._engines:
+            self._engines[name] = build_engine(self.config.engines[name], self.config.model, self.cache_dir)
+        return self._engines[name]
+
+    def seed(self, *purpose: str | int) -> int:
+        """The seed of one draw in this stage. Those of an evaluation are the same in every iteration, so that policies
+        are compared pairwise."""
+        when = () if self.stage == "evaluation" else (self.iteration,)
+        return derive_seed(self.config.seed, self.stage, *when, *purpose)
+
+    def model_version(self, role: Asked, use: str | None) -> str:
+        """What plays a role: the adapter version behind `use` (None: the base model), or the fixed model its engine
+        names."""
+        engine = self.config.engines[self.role(role).engine]
+        if engine.backend == "scripted":
+            return f"rules:{engine.rules}"
+        if engine.model is not None:
+            return engine.model
+        adapter = None if use is None else self.inputs.adapters[use]
+        return adapter.version if adapter else BASE
+
+    async def ask(
+        self,
+        role: Asked,
+        template: str,
+        prompt: Prompt,
+        *,
+        use: str | None,
+        item: str,
+        sample: int = 0,
+        regex: str | None = None,
+        digest: str | None = None,
+    ) -> Answer:
+        """One completion of a role, or of the environment's speaker.
+
+        Args:
+            role: whose engine and sampling parameters.
+            template: the template the prompt was rendered from; its digest goes into the row.
+            prompt: the chat, and what was left out of it, which is recorded.
+            use: key of `inputs.adapters`: which version of the model in training plays, if the role's
+                engine has no model of its own; None: the base model.
+            item: what this text is for; with the stage, iteration, template and sample it keys the random
+            stream. sample: number of the sample where several are drawn for one item.
+            regex: the format to hold to, used where the role is configured `structured`.
+            digest: of a prompt that was rendered from no template.
+
+        Returns:
+            An answer; a failed request is an answer with an error, other exceptions propagate.
+        """
+        section = self.role(role)
+        engine = self.config.engines[section.engine]
+        trained = engine.model is None
+        seed = self.seed(template, item, sample)
+        sampling = Sampling(section.temperature, section.top_p, section.max_tokens, seed)
+        tools = self.policy_tools if role == "policy" else ()
+        request = Request(
+            prompt.messages,
+            sampling,
+            self.inputs.adapters.get(use) if trained and use else None,
+            regex if section.structured else None,
+            section.thinking,
+            tools,
+        )
+        key = RequestCache.key(item, sample, request)
+        completion = self.cache.completion(key) if self.cache else None
+        error = None
+        if completion is None:
+            try:
+                completion = await self.engine(section.engine).generate(request)
+            except EngineError as failure:
+                error = str(failure)
+            else:
+                if self.cache:
+                    self.cache.put(key, completion)
+        self.tokens += completion.completion_tokens if completion else 0
+        text, reasoning = "", None
+        if completion is not None:
+            reasoning, text = split_reasoning(completion.text)
+            text = action_text(text) if tools else text
+        generation = Generation(
+            engine=section.engine,
+            model_version=self.model_version(role, use),
+            prompt_digest=digest or template_digest(template, self.templates),
+            temperature=section.temperature,
+            top_p=section.top_p,
+            max_tokens=section.max_tokens,
+            seed=seed,
+            prompt_tokens=completion.prompt_tokens if completion else 0,
+            completion_tokens=completion.completion_tokens if completion else 0,
+            finish_reason=completion.finish_reason if completion else "error",
+            dropped_turns=prompt.dropped.turns,
+            dropped_chars=prompt.dropped.chars,
+        )
+        return Answer(text.strip(), reasoning, generation, completion, error)
+
+    async def score(
+        self, role: Role, messages: tuple[Message, ...], segments: tuple[str, ...], *, use: str, item: str
+    ) -> tuple[tuple[float, ...], ...] | None:
+        """Log-probabilities of given text, per segment; None where the role's engine can't score."""
+        scores = await self.scores(role, messages, segments, use=use, item=item)
+        return None if scores is None else scores.segments
+
+    async def scores(
+        self,
+        role: Role,
+        messages: tuple[Message, ...],
+        segments: tuple[str, ...],
+        *,
+        use: str,
+        item: str,
+        top_k: int = 0,
+    ) -> Scores | None:
+        """The same with the `top_k` most likely tokens at each position; None where the role's engine can't give
+        what is asked for.
+
+        Raises:
+            EngineError: this text can't be scored.
+        """
+        section = self.role(role)
+        engine = self.engine(section.engine)
+        able = engine.capabilities
+        if not able.scoring or (top_k and not able.topk):
+            return None
+        trained = self.config.engines[section.engine].model is None
+        adapter = self.inputs.adapters.get(use) if trained else None
+        request = ScoreRequest(messages, segments, adapter, top_k)
+        key = RequestCache.key(item, 0, request)
+        scores = self.cache.scores(key) if self.cache else None
+        if scores is None:
+            scores = await engine.score(request)
+            if self.cache:
+                self.cache.put(key, scores)
+        return scores
+
+    async def map(self, items: Iterable[T], work: Callable[[T], Awaitable[R]], unit: str) -> list[R]:
+        """Work on all items at once (engines bound their own concurrency), in order, counting progress."""
+        listed = list(items)
+        self.progress.begin(len(listed), unit)
+
+        async def one(item: T) -> R:
+            result = await work(item)
+            self.progress.advance()
+            return result
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(item)) for item in listed]
+        return [task.result() for task in tasks]
+
+    async def close(self) -> None:
+        """Close all engines."""
+        for engine in self._engines.values():
+            await engine.close()
+        self._engines.clear()

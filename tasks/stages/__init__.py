@@ -1,0 +1,1 @@
+"""The ten stages, one file each: what a stage reads, computes and writes. A stage imports no other stage."""

@@ -1,0 +1,188 @@
+"""Stage cot-correction: rewrite each target's reasoning so that it asserts nothing the predict prompt
+won't show.
+
+The description is copied, never regenerated: stating the outcome is its purpose. The stage also scores the
+corrected label under the backup prompt (log p_B of the description's tokens), which the priorities need: under each
+of J prompts where J (a', d') were drawn. For `backup.loss: token_kl` it keeps the top-k log-probabilities too.
+"""
+
+import asyncio
+
+from schemas.rows import BellmanTarget, CorrectedTarget
+from tasks.datasets.drawn_transitions import Replayed, load_replayed
+from tasks.engines.protocol import EngineError, Scores
+from tasks.roles.calls import Backup, backup_prompt, rewrite
+from tasks.runtime.context import StageContext
+from tasks.runtime.stage import Inputs, Output, Resolver, Stage, StageFailed
+from tasks.stages.bellman_targets import backup_of, other_backups
+from tasks.text.correction import correct
+from tasks.text.discounting import measure_discounting
+from tasks.text.formats import future_segments
+from tasks.text.leaks import SOURCE_OF_TARGET, Leak, find_leaks
+
+
+async def cot_correction(ctx: StageContext, inputs: Inputs) -> Output:
+    """Correct every usable target.
+
+    Raises:
+        StageFailed: there is none, or the engine scores none of them.
+    """
+    targets: list[BellmanTarget] = [t for t in inputs.rows("bellman_targets") if t.status == "ok"]
+    if not targets:
+        raise StageFailed(
+            'no Bellman target is usable; look at: nlac sql "select status, error from bellman_targets"'
+        )
+    transitions = load_replayed(inputs, (t.transition_id for t in targets))
+
+    async def work(target: BellmanTarget) -> CorrectedTarget:
+        return await correct_target(ctx, target, transitions[target.transition_id])
+
+    rows = await ctx.map(targets, work, "targets")
+    if all(row.status == "score_failed" for row in rows):
+        raise StageFailed(f"no corrected target could be scored under the backup prompt: {rows[0].error}")
+    count = len(rows)
+    bootstrapped = [r for r in rows if r.discount_next is not None]
+    return Output(
+        tables={"corrected_targets": list(rows)},
+        rows_in=count,
+        metrics={
+            **{f"{v}_share": sum(r.verdict == v for r in rows) / count for v in VERDICTS},
+            "leak_before": sum(r.leak_before for r in rows) / count,
+            "leak_after": sum(r.leak_after for r in rows) / count,
+            **{
+                name: sum(getattr(r, name) for r in bootstrapped) / len(bootstrapped)
+                for name in DISCOUNTS
+                if bootstrapped
+            },
+        },
+    )
+
+
+VERDICTS = ("clean", "rewritten", "thought_dropped", "row_dropped")
+DISCOUNTS = ("discount_next", "discount_future", "discount_both")
+
+
+async def correct_target(ctx: StageContext, target: BellmanTarget, transition: Replayed) -> CorrectedTarget:
+    """Correct one target's thought and score the label that comes out."""
+    backup = backup_of(target, transition)
+    section = ctx.config.correction
+
+    def measure(thought: str) -> Leak:
+        return find_leaks(
+            thought,
+            privileged=backup.privileged,
+            visible=backup.visible,
+            source=SOURCE_OF_TARGET,
+            ngram=section.ngram,
+        )
+
+    result = await correct(
+        target.thought,
+        section,
+        measure,
+        lambda attempt: rewrite(
+            ctx,
+            "correct_target",
+            use="target",
+            item=f"{target.target_id}/t",
+            attempt=attempt,
+            privileged="\n".join(backup.privileged),
+            thought=target.thought,
+            description=target.description,
+        ),
+    )
+    dropped = result.verdict == "row_dropped"
+    words = None
+    if backup.next_future is not None:
+        words = measure_discounting(
+            target.description,
+            next_observation=backup.next_observation,
+            reward=backup.reward,
+            future=backup.next_future,
+        )
+    row = CorrectedTarget(
+        run=ctx.config.run,
+        iteration=ctx.iteration,
+        status="row_dropped" if dropped else "ok",
+        error="no rewrite of the thought passed the leak check" if dropped else None,
+        corrected_id=target.target_id,
+        target_id=target.target_id,
+        transition_id=target.transition_id,
+        verdict=result.verdict,
+        thought_before=target.thought,
+        thought=result.thought,
+        description=target.description,
+        leak_before=result.before.share,
+        leak_after=result.after,
+        leaks=list(result.before.passages),
+        attempts=result.attempts,
+        generation=result.generation,
+        reasoning=result.reasoning,
+        discount_next=words.next if words else None,
+        discount_future=words.future if words else None,
+        discount_both=words.both if words else None,
+    )
+    return row if dropped else await score_label(ctx, row, backup, other_backups(target, transition))
+
+
+async def score_label(
+    ctx: StageContext, row: CorrectedTarget, backup: Backup, others: list[Backup]
+) -> CorrectedTarget:
+    """Score a corrected label's description under the prompt of its backup, and of the other (a', d').
+
+    Args:
+        ctx: whose bootstrap role scores; NULL columns where its engine can't.
+        row: the label.
+        backup: what it was written from; the top-k log-probabilities are of this prompt.
+        others: what it might have been written from.
+    """
+    segments = future_segments(row.thought, row.description)
+    top_k = ctx.config.backup.top_k if ctx.config.backup.loss == "token_kl" else 0
+
+    shown = backup_prompt(ctx, backup, label=segments)
+
+    async def score(read: Backup, top_k: int) -> Scores | None:
+        item = f"{row.target_id}/s"
+        messages = (shown if read is backup else backup_prompt(ctx, read, label=segments)).messages
+        return await ctx.scores("bootstrap", messages, segments, use="target", item=item, top_k=top_k)
+
+    try:
+        own, *rest = await asyncio.gather(score(backup, top_k), *(score(other, 0) for other in others))
+    except EngineError as error:
+        return row.model_copy(update={"status": "score_failed", "error": str(error)})
+    if own is None:
+        return row
+    update: dict[str, object] = {
+        "backup_logprobs": list(own.segments[1]),
+        "dropped_turns": shown.dropped.turns,
+        "dropped_chars": shown.dropped.chars,
+    }
+    if rest:
+        update["backup_draw_logprobs"] = [sum(scores.segments[1]) for scores in (own, *rest) if scores]
+    if top_k:
+        update["backup_top_ids"] = [list(ids) for ids in own.top_ids[1]]
+        update["backup_top_logprobs"] = [list(values) for values in own.top_logprobs[1]]
+    return row.model_copy(update=update)
+
+
+def _inputs(resolve: Resolver) -> Inputs:
+    return Inputs(
+        tables={
+            "bellman_targets": [resolve.here("bellman-targets")],
+            "transitions": resolve.replay(),
+        },
+        adapters={"target": resolve.target()},
+    )
+
+
+STAGE = Stage(
+    name="cot-correction",
+    version=3,
+    pool="inference",
+    tables=(CorrectedTarget,),
+    config=("environment", "correction", "backup.loss", "backup.top_k"),
+    roles=("correct", "bootstrap"),
+    templates=("correct_target", "bootstrap"),
+    inputs=_inputs,
+    run=cot_correction,
+)

@@ -1,0 +1,184 @@
+"""What all training stages share: run the trainer, turn its records into rows."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from schemas.config import FineTuningSection
+from schemas.rows import CorrectedTarget, Refinement, TrainingRow, TrainingStep
+from tasks.datasets.chats import chat_file, load_conversations
+from tasks.lean_imports import lean_transformers
+from tasks.runtime.context import StageContext
+from tasks.runtime.stage import StageFailed
+from tasks.training.data import Example
+from tasks.training.launch import train_in_processes
+from tasks.training.records import StepRecord, TrainingError, TrainingResult
+
+
+@dataclass(frozen=True)
+class Source:
+    """Examples and the table their ids belong to."""
+
+    table: str
+    examples: Sequence[Example]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished fine-tuning, as rows and metrics."""
+
+    result: TrainingResult
+    rows: list[TrainingRow]
+    steps: list[TrainingStep]
+    metrics: dict[str, float]
+
+
+async def fine_tune(
+    ctx: StageContext,
+    *,
+    section: Literal["critic", "policy", "warm_start"],
+    main: Source,
+    other: Source | None = None,
+    moves_target: bool,
+) -> Trained:
+    """Train from `inputs.adapters["start"]`; leaves adapter, target and optimizer state in the workdir.
+
+    Args:
+        ctx: the stage's context; its inputs hold adapters "start" and "target", and the file "optimizer" if
+            carried.
+        section: which training section of the configuration; also the kind of adapter that comes out.
+        main: the stage's own rows.
+        other: rows of the other role, mixed in by the section's share.
+        moves_target: whether the target parameters follow these steps.
+
+    Raises:
+        StageFailed: nothing valid to train on, or the training broke down; no adapter is written.
+    """
+    version = f"{section}@{ctx.iteration:05d}:{ctx.fingerprint}"
+    mix = ctx.config.mix(section)
+    other = other or Source("transitions", [])
+    start, target = ctx.inputs.adapters["start"], ctx.inputs.adapters["target"]
+    carried = ctx.inputs.files.get("optimizer")
+    training: FineTuningSection = getattr(ctx.config, section)
+    chat = general_chat(ctx, training.batch_rows, training.epochs * len(main.examples))
+
+    def on_step(record: StepRecord, total: int) -> None:
+        if record.step == 0:
+            ctx.progress.begin(total, "steps")
+        ctx.progress.advance()
+        ctx.log.info("step %d/%d loss %.4f", record.step + 1, total, record.loss)
+
+    arguments: dict[str, Any] = {
+        "model": ctx.config.model,
+        "section": training,
+        "start": start.path if start else None,
+        "target": target.path if target else None,
+        "optimizer": carried.path / "optimizer.pt" if carried else None,
+        "tau": ctx.config.target.tau if moves_target else None,
+        "mix": mix,
+        "main": main.examples,
+        "other": other.examples if mix else [],
+        "seed": ctx.seed(),
+        "out": Path(ctx.workdir),
+        "rate_share": training.rate_share(ctx.iteration),
+        "chat": chat.examples,
+        "anchor": ctx.config.anchor,
+        "trainer": ctx.config.trainer,
+        "checkpoint": ctx.checkpoint,
+    }
+
+    def run() -> TrainingResult:
+        if ctx.config.trainer.processes > 1:
+            return train_in_processes(arguments, ctx.config.trainer.processes, on_step)
+        with lean_transformers():
+            from tasks.training.trainer import train
+
+        return train(**arguments, on_step=on_step)
+
+    try:
+        result = await asyncio.to_thread(run)
+    except TrainingError as error:
+        raise StageFailed(str(error)) from error
+    ctx.tokens += sum(step.tokens for step in result.steps)
+    rows = [
+        TrainingRow(
+            run=ctx.config.run,
+            iteration=ctx.iteration,
+            status="too_long" if e.row_id in result.too_long else "ok",
+            error=result.too_long.get(e.row_id),
+            stage=ctx.stage,
+            role=e.role,
+            source_table=source.table,
+            source_id=e.row_id,
+            adapter_version=version,
+            weight=e.weight,
+            prompt_tokens=result.prompt_tokens.get(e.row_id, 0),
+            label_tokens=result.label_tokens.get(e.row_id, 0),
+            uses=result.uses.get(e.row_id, 0),
+            dropped_turns=e.dropped.turns,
+            dropped_chars=e.dropped.chars,
+        )
+        for source in (main, other, chat)
+        for e in source.examples
+        if result.uses.get(e.row_id) or e.row_id in result.too_long
+    ]
+    steps = [
+        TrainingStep(
+            run=ctx.config.run,
+            iteration=ctx.iteration,
+            stage=ctx.stage,
+            adapter_version=version,
+            **{name: getattr(s, name) for name in StepRecord.__dataclass_fields__},
+        )
+        for s in result.steps
+    ]
+    metrics = {"steps": float(len(steps)), "first_loss": steps[0].loss, "last_loss": steps[-1].loss}
+    optional = {
+        "last_chat_loss": steps[-1].chat_loss,
+        "last_anchor_kl": steps[-1].anchor_kl,
+        "target_moved": result.target_moved,
+    }
+    metrics |= {name: value for name, value in optional.items() if value is not None}
+    return Trained(result, rows, steps, metrics)
+
+
+def nothing_to_train(
+    what: str, rows: Sequence[CorrectedTarget] | Sequence[Refinement], remedy: str = ""
+) -> StageFailed:
+    """Why no row can be trained on: how many there are of each status, and the first one's error.
+
+    Args:
+        what: the rows are.
+        rows: all that the stage was given.
+        remedy: said at the end.
+    """
+    counts = Counter(row.status for row in rows)
+    first = next((row.error for row in rows if row.error), "no reason given")
+    said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+    end = f"; {remedy}" if remedy else ""
+    return StageFailed(f"nothing to train on: of {len(rows)} {what} {said}; the first: {first}{end}")
+
+
+def general_chat(ctx: StageContext, batch_rows: int, most_steps: int) -> Source:
+    """Rows of general chat to mix in: as many as could be used, drawn anew for each stage and iteration.
+
+    Args:
+        ctx: the stage's context.
+        batch_rows: rows in a batch.
+        most_steps: more optimizer steps than this there are not.
+
+    Raises:
+        BrokenConversations: the file of `anchor.chat_file` can't be used.
+    """
+    anchor = ctx.config.anchor
+    if not anchor.chat_share:
+        return Source("chat_file", [])
+    known = load_conversations(chat_file(anchor))
+    most = min(len(known), round(batch_rows * anchor.chat_share) * most_steps)
+    stream = random.Random(ctx.seed("chat"))
+    drawn = [known[n] for n in sorted(stream.sample(range(len(known)), most))]
+    return Source("chat_file", [Example(f"chat/{c.line}", "chat", c.messages, (c.answer,)) for c in drawn])

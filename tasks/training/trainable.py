@@ -1,0 +1,165 @@
+"""What trains, LoRA matrices or all weights, behind one face: the loop over it is the same."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from schemas.config import ModelSection, TrainerSection
+from tasks.training.adapters import WEIGHTS, check_form
+from tasks.training.cpu.fused import fuse_adapter
+from tasks.training.cpu.packing import packs
+from tasks.training.cpu.parallel_micro_batches import Lanes, lanes_for
+from tasks.training.lora import adapter_tensors, fresh_adapter, load_adapter, save_adapter
+from tasks.training.model import load_base, load_trainable
+from tasks.training.processes import ALONE, Processes, placed_as
+from tasks.training.records import TrainingError
+from tasks.training.sharding import shard_layers
+
+# Larger than any checkpoint that is trained whole: one file, whose name is known.
+ONE_FILE = "1000GB"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A model in training.
+
+    Attributes:
+        model: computes.
+        parameters: what trains, under the names that optimizer state has.
+        tensors: the same memory under the names that files have; tied weights once.
+        dtype: of matrix products.
+        write: writes a folder from tensors of these names, the live ones or the target's.
+        without_adapter: while entered, `model` computes what it does without its adapter, and nothing trains; None
+            where there is no adapter.
+        sharded: each process holds a part of the layers only, and all take part in each pass.
+        lanes: where micro-batches are computed side by side. Each lane has its own gradients of all parameters, so
+            there is one where all weights train.
+    """
+
+    model: PreTrainedModel
+    parameters: Mapping[str, torch.nn.Parameter]
+    tensors: Mapping[str, torch.Tensor]
+    dtype: torch.dtype
+    write: Callable[[Mapping[str, torch.Tensor], Path], None]
+    without_adapter: Callable[[], AbstractContextManager[None]] | None = None
+    sharded: bool = False
+    lanes: Lanes = field(default_factory=Lanes)
+
+
+def make_tuned(
+    section: ModelSection,
+    start: Path | None,
+    seed: int,
+    trainer: TrainerSection | None = None,
+    processes: Processes = ALONE,
+    passes: int = 1,
+) -> Tuned:
+    """Load the model and make trainable what `model.train` says.
+
+    Args:
+        section: the model, and what of it trains.
+        start: folder to go on from; None: a fresh adapter, or the model's own weights.
+        seed: of a fresh adapter.
+        trainer: how it is computed.
+        processes: among whom a model is sharded.
+        passes: micro-batches of a step in this process, which may be computed side by side.
+
+    Raises:
+        TrainingError: `start` does not fit.
+    """
+    dtype: torch.dtype = getattr(torch, section.dtype)
+    trainer = trainer or TrainerSection()
+    sharded = trainer.shard == "fsdp"
+
+    def prepare(model: PreTrainedModel) -> None:
+        if trainer.gradient_checkpointing:
+            checkpoint_layers(model)
+        if sharded:
+            if not packs(model):  # rows one by one are not the same number of passes in each process
+                raise TrainingError(
+                    f"trainer.shard: {section.name} looks back by more than plain attention, which can't be sharded; "
+                    "set trainer.shard to none"
+                )
+            shard_layers(model, processes)
+
+    if section.train == "full":
+        model = load_trainable(section, start)
+        prepare(model)
+        weights = dict(model.named_parameters())
+        return Tuned(
+            model,
+            weights,
+            weights,
+            dtype,
+            lambda tensors, path: _write_checkpoint(model, tensors, path),
+            sharded=sharded,
+        )
+    if start is not None:
+        check_form(start, "lora")
+    base = load_base(section)
+    adapted = fresh_adapter(base, section, seed) if start is None else load_adapter(base, start, section)
+    if base.device.type == "cpu":
+        fuse_adapter(base)
+    prepare(base)
+    trainable = {name: value for name, value in adapted.named_parameters() if value.requires_grad}
+    return Tuned(
+        base,
+        trainable,
+        adapter_tensors(adapted),
+        dtype,
+        lambda tensors, path: save_adapter(adapted, tensors, path, section.name),
+        adapted.disable_adapter,
+        sharded=sharded,
+        lanes=Lanes() if sharded else lanes_for(base, passes),
+    )
+
+
+def checkpoint_layers(model: PreTrainedModel) -> None:
+    """Have each decoder layer keep its input alone and compute again on the way back.
+
+    Only the layers themselves are put into training mode, which is what asks for it: what is inside them stays in
+    evaluation mode, without dropout.
+    """
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.training = True
+
+
+def target_tensors(tuned: Tuned, section: ModelSection, target: Path | None) -> Mapping[str, torch.Tensor]:
+    """Where the target parameters start, checked against the parameters that they follow.
+
+    Raises:
+        TrainingError: the target can't be read, or is of other parameters.
+    """
+    if target is None:
+        return tuned.tensors
+    check_form(target, section.train)
+    file = target / WEIGHTS[section.train]
+    try:
+        saved = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise TrainingError(
+            f"{target}: {file.name} can't be read ({error}); run the stage that wrote this target again"
+        ) from error
+    for name in sorted(saved.keys() | tuned.tensors.keys()):
+        shapes = [tuple(side[name].shape) if name in side else None for side in (saved, tuned.tensors)]
+        if shapes[0] != shapes[1]:
+            raise TrainingError(
+                f"{target}: target parameters do not match the adapter: {name} is {shapes[0]} in the target, "
+                f"{shapes[1]} in the adapter; both must come from the same run, model.train and model.lora"
+            )
+    return {name: placed_as(saved[name], tensor) for name, tensor in tuned.tensors.items()}
+
+
+def _write_checkpoint(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # Names as they are in memory, not as an older format may have had them: the target is read by them again.
+    model.save_pretrained(path, state_dict=content, max_shard_size=ONE_FILE, save_original_format=False)
