@@ -2,9 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
+"""Version 1 calls `fingerprint_inputs` by another name, `determinants`."""
 
 
 class _Record(BaseModel):
@@ -21,7 +22,7 @@ class Place(_Record):
     iteration: int
 
 
-class Determinants(Place):
+class FingerprintInputs(Place):
     """All that determines a stage's output; its sha256 is the fingerprint.
 
     Not here, because they must not cause recomputation: paths, log levels, concurrency, clock times, run ids.
@@ -73,7 +74,7 @@ class Summary(_Record):
 
     fingerprint: str
     attempt: int = Field(1, description="2 and up: recomputed by force with the same fingerprint")
-    determinants: Place
+    fingerprint_inputs: Place
     tables: dict[str, TableEntry]
     adapters: dict[str, AdapterEntry]
     files: list[FileEntry]
@@ -84,17 +85,25 @@ class Summary(_Record):
     prefect_flow_run_id: str | None = None
     mlflow_run_id: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _version_1(cls, content: Any) -> Any:
+        if isinstance(content, dict) and "determinants" in content:
+            content = {**content, "fingerprint_inputs": content["determinants"]}
+            del content["determinants"]
+        return content
+
     @property
     def stage(self) -> str:
-        return self.determinants.stage
+        return self.fingerprint_inputs.stage
 
     @property
     def run(self) -> str:
-        return self.determinants.run
+        return self.fingerprint_inputs.run
 
     @property
     def iteration(self) -> int:
-        return self.determinants.iteration
+        return self.fingerprint_inputs.iteration
 
     @property
     def folder(self) -> str:
@@ -108,7 +117,7 @@ class Manifest(Summary):
     model_config = ConfigDict(extra="forbid")
 
     manifest_version: int = MANIFEST_VERSION
-    determinants: Determinants
+    fingerprint_inputs: FingerprintInputs
     metrics: dict[str, float] = Field(description="counts and rates, for people and MLflow")
     packages: dict[str, str] = Field(description="versions of what computed it")
     machine: str

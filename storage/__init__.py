@@ -8,7 +8,7 @@ Knows tables and files. Knows nothing of models, prompts, stages' code or Prefec
         iterations/00003/config.yaml      the configuration the iteration was frozen with
         iterations/00003/current.json     each stage's current fingerprint; replay and views follow it alone
         <stage>/iteration=00003/<fingerprint>/
-            manifest.json                 the truth: digests, counts, determinants, timings
+            manifest.json                 the truth: digests, counts, fingerprint_inputs, timings
             <table>.parquet               one file a table, `name@version` in its footer
             adapter/ target/ ...          what a training stage made
             stage.log

@@ -13,7 +13,7 @@ _EMPTY = np.uint32(0xFFFFFFFF)
 _BLOCK = 1 << 15  # keys worked on at once: what is made on the way stays in the processor's cache
 
 
-class LastValues:
+class LatestValueIndex:
     """For each key, the value that came last.
 
     Built and asked in whole arrays, in time and memory linear in their lengths. A table has two slots a key or more;

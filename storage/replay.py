@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from schemas.rows import PriorityKind
-from storage.latest_value_index import LastValues
+from storage.latest_value_index import LatestValueIndex
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,9 @@ def draw_replay(
         read = transitions.select(ID_HASH, USABLE).collect(engine="streaming")
         keys, usable = _array(read["key"].filter(read["usable"])), read["usable"]
         del read
-        kind, known = scores.result() if scores is not None else (None, LastValues(keys[:0], np.empty(0)))
+        kind, known = (
+            scores.result() if scores is not None else (None, LatestValueIndex(keys[:0], np.empty(0)))
+        )
     if not len(keys):
         raise ValueError("replay is empty: no transition with split 'train' and status 'ok' is committed")
     candidates, p = len(keys), known.of(keys)
@@ -124,7 +126,7 @@ def _array(values: pl.Series) -> np.ndarray:
     return np.concatenate([chunk.to_numpy() for chunk in values.get_chunks()])
 
 
-def latest_priorities(priorities: pl.LazyFrame) -> tuple[str | None, LastValues]:
+def latest_priorities(priorities: pl.LazyFrame) -> tuple[str | None, LatestValueIndex]:
     """What the newest scores measure, and the newest score of each transition by the hash of its id.
 
     Scores of another kind than the newest iteration's are left out: a bound on the KL and a negative
@@ -141,7 +143,7 @@ def latest_priorities(priorities: pl.LazyFrame) -> tuple[str | None, LastValues]
     kind = str(newest["priority_kind"][0]) if newest.height else None
     if scored["priority_kind"].n_unique() > 1:
         scored = scored.filter(pl.col("priority_kind") == kind)
-    return kind, LastValues(_array(scored["key"]), _array(scored["priority"]))
+    return kind, LatestValueIndex(_array(scored["key"]), _array(scored["priority"]))
 
 
 def priority_probabilities(p: np.ndarray, *, alpha: float, epsilon: float) -> np.ndarray:

@@ -25,7 +25,7 @@ from schemas.load import PROJECT_ROOT, dump_config, load_config
 from schemas.rows import TABLES
 from storage.mlflow.bridge import Bridge
 from storage.store import Store
-from tasks.pipeline.fingerprint_inputs import determine
+from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs
 from tasks.pipeline.iterations import begin_iteration
 from tasks.pipeline.registry import ALGORITHMS, STAGES, resolve_inputs
 from tests.support.committed import commit_rows
@@ -112,12 +112,17 @@ def test_verify_finds_a_changed_byte(store: Store) -> None:
 
 
 def committed_rollout(store: Store, config: Config) -> None:
-    """A rollout whose determinants are those of this very program, without having played it."""
+    """A rollout whose fingerprint_inputs are those of this very program, without having played it."""
     begin_iteration(store, config, 0)
     stage, inputs = STAGES["rollout"], resolve_inputs(store, config, "rollout", 0)
-    determinants = determine(stage, config, 0, inputs)
+    fingerprint_inputs = collect_fingerprint_inputs(stage, config, 0, inputs)
     commit_rows(
-        store, "rollout", 0, {"episodes": [], "transitions": []}, run=config.run, determinants=determinants
+        store,
+        "rollout",
+        0,
+        {"episodes": [], "transitions": []},
+        run=config.run,
+        fingerprint_inputs=fingerprint_inputs,
     )
 
 

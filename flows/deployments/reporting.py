@@ -104,4 +104,4 @@ def prompt_texts(config: Config, committed: Committed) -> dict[str, str]:
     """The texts of the templates that a stage renders under a configuration, by name, for MLflow's
     registry."""
     replaced = {**make_environment(config.environment).templates, **role_templates(config)}
-    return {name: template_text(name, replaced) for name in committed.manifest.determinants.prompts}
+    return {name: template_text(name, replaced) for name in committed.manifest.fingerprint_inputs.prompts}

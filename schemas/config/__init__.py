@@ -75,7 +75,7 @@ class Config(Section):
     )
     seed: int = Field(0, ge=0, description="root of every random stream")
     algorithm: Algorithm = Field(
-        "nlac", description="nlac, or a baseline. rft: the policy is fine-tuned on the actions of successful episodes; "
+        "nlac", description="nlac, or a baseline. rft: the policy is fine-trainable on the actions of successful episodes; "
         "react: the model as it is, evaluated; self_distillation: actions refined from on-policy rollouts instead of "
         "predicted futures; nlql: of sampled actions, the one that the evaluator most probably calls optimal is "
         "distilled. A run holds one algorithm"
@@ -107,8 +107,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
         played = {f"roles.{role}": getattr(self.roles, role) for role in RolesSection.model_fields}
-        if self.environment.speaker is not None:
-            played["environment.speaker"] = self.environment.speaker
+        if self.environment.model is not None:
+            played["environment.model"] = self.environment.model
         for place, section in played.items():
             if section.engine not in self.engines:
                 known = ", ".join(sorted(self.engines))

@@ -75,7 +75,7 @@ class EnvironmentSection(Section):
     reward: Literal["success", "game"] = Field(
         "success", description="what r is: 1 for the environment's own success, or its own (shaped) reward"
     )
-    speaker: RoleSection | None = Field(
+    model: RoleSection | None = Field(
         None, description="how the model that speaks in the environment is played (an oracle, an opponent, a simulated "
         "user), for environments that have one: fields as a role's, but no template. An engine without a `model` of "
         "its own plays the base model, untrained. structured: hold the formats that the environment asks for"
@@ -83,10 +83,8 @@ class EnvironmentSection(Section):
 
     @model_validator(mode="after")
     def _no_template(self) -> "EnvironmentSection":
-        if self.speaker is not None and self.speaker.template is not None:
-            raise ValueError(
-                "speaker.template: an environment writes its speaker's prompts itself; remove it"
-            )
-        if self.speaker is not None and self.speaker.tool_calls == "native":
-            raise ValueError("speaker.tool_calls: only the policy calls tools; set it to text")
+        if self.model is not None and self.model.template is not None:
+            raise ValueError("model.template: an environment writes its model's prompts itself; remove it")
+        if self.model is not None and self.model.tool_calls == "native":
+            raise ValueError("model.tool_calls: only the policy calls tools; set it to text")
         return self

@@ -37,7 +37,7 @@ class FineTuningSection(Section):
     weight_decay: NonNegative = Field(0.0, description="AdamW weight decay")
     clip_norm: PositiveFloat = Field(1.0, description="global gradient norm cap")
 
-    def rate_share(self, iteration: int) -> float:
+    def lr_scale(self, iteration: int) -> float:
         """Share of learning_rate in an iteration."""
         return 1.0
 
@@ -75,7 +75,7 @@ class WarmStartSection(FineTuningSection):
 
     file: str | None = Field(
         None, description="Parquet of demonstrations, a row an answer of one role (docs/warm-start.md), looked up from "
-        "the working directory, then from the project's root. The model fine-tuned on them takes the base model's "
+        "the working directory, then from the project's root. The model fine-trainable on them takes the base model's "
         "place as what every role begins from; empty: no warm start"
     )  # fmt: skip
 
@@ -105,7 +105,7 @@ class TrainingSection(FineTuningSection):
             raise ValueError("decay_from and decay_until belong together, decay_until the later one")
         return self
 
-    def rate_share(self, iteration: int) -> float:
+    def lr_scale(self, iteration: int) -> float:
         """Share of learning_rate in an iteration: 1 up to decay_from, then linear to final_rate in decay_until."""
         if self.decay_from is None or self.decay_until is None:
             return 1.0

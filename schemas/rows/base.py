@@ -16,7 +16,7 @@ class Generation(BaseModel):
     engine: str = Field(description="engine name in the configuration")
     model_version: str = Field(description="model or adapter version that wrote it")
     prompt_digest: str = Field(
-        description="sha256 (12 hex) of the prompt template; of a speaker, which has none, of its first message"
+        description="sha256 (12 hex) of the prompt template; of an environment model, which has none, of its first message"
     )
     temperature: float = Field(description="sampling temperature; 0 is greedy")
     top_p: float = Field(description="nucleus sampling mass")

@@ -256,4 +256,4 @@ def _times(manifest: Manifest) -> tuple[int, int]:
 def _shipped(manifest: Manifest) -> dict[str, str]:
     from prompts import NAMES, template_text
 
-    return {name: template_text(name) for name in manifest.determinants.prompts if name in NAMES}
+    return {name: template_text(name) for name in manifest.fingerprint_inputs.prompts if name in NAMES}

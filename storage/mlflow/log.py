@@ -44,7 +44,7 @@ def log_committed(
     numbers = records.metrics(records.stage_numbers(committed) | evaluation, timestamp)
     for batch in records.batches(numbers + records.step_metrics(committed, timestamp), METRICS):
         client.log_batch(run_id, metrics=batch)
-    params = [Param(key, value) for key, value in records.flatten(m.determinants.config).items()]
+    params = [Param(key, value) for key, value in records.flatten(m.fingerprint_inputs.config).items()]
     for batch in records.batches(params, PARAMS):
         client.log_batch(run_id, params=batch)
     for batch in records.batches(records.datasets(committed), DATASETS):
@@ -55,7 +55,7 @@ def log_committed(
         "nlac.attempt": str(m.attempt),
         "nlac.machine": m.machine,
         "nlac.packages": json.dumps(m.packages),
-        "nlac.models": json.dumps(m.determinants.models),
+        "nlac.models": json.dumps(m.fingerprint_inputs.models),
     }
     client.log_batch(run_id, tags=[RunTag(key, value[:TAG_LENGTH]) for key, value in about.items()])
     client.log_text(run_id, config, "config.yaml")

@@ -104,7 +104,7 @@ def datasets(committed: Committed) -> "list[DatasetInput]":
     ]
     read = [
         _dataset(f"{made[1]}.{made[2]}", digest, key, {}, "input")
-        for key, digest in m.determinants.inputs.items()
+        for key, digest in m.fingerprint_inputs.inputs.items()
         if (made := _INPUT.fullmatch(key))
     ]
     return written + read

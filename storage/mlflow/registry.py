@@ -90,7 +90,7 @@ def mirror_prompts(
     from mlflow.tracing.constant import TraceTagKey
 
     linked = []
-    for template, digest in sorted(committed.manifest.determinants.prompts.items()):
+    for template, digest in sorted(committed.manifest.fingerprint_inputs.prompts.items()):
         text = texts.get(template)
         if text is None or not hashlib.sha256(text.encode()).hexdigest().startswith(digest):
             continue

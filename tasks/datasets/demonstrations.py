@@ -14,7 +14,14 @@ from schemas.rows import Demonstration, Row
 from storage.history import State, Turn
 from tasks.datasets.sft_examples import natively
 from tasks.prompting.truncation import Prompt
-from tasks.roles.calls import Backup, Judged, backup_prompt, judge_prompt, predict_prompt, refine_prompt
+from tasks.roles.calls import (
+    Attempt,
+    BackupInputs,
+    backup_prompt,
+    evaluate_prompt,
+    predict_prompt,
+    refine_prompt,
+)
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import StageFailed
 from tasks.text.formats import future_segments, read_action, read_future, write_action, write_verdict
@@ -113,14 +120,14 @@ def prompt(ctx: StageContext, row: Demonstration) -> Prompt:
         case "predict":
             return predict_prompt(ctx, state, action, label=label, trains=True)
         case "evaluate":
-            return judge_prompt(ctx, state, action, row.futures or [], label=label, trains=True)
+            return evaluate_prompt(ctx, state, action, row.futures or [], label=label, trains=True)
         case "refine":
-            tried = [Judged(a.action_text, a.optimal, a.critique) for a in row.attempts or []]
+            tried = [Attempt(a.action_text, a.optimal, a.critique) for a in row.attempts or []]
             return refine_prompt(ctx, state, tried, label=label, trains=True)
         case "bootstrap":
             seen, reward = row.next_observation or "", row.reward or 0.0
             after = row.next_action_text
-            read = Backup(state, action, seen, reward, after is None, after, row.next_future)
+            read = BackupInputs(state, action, seen, reward, after is None, after, row.next_future)
             return backup_prompt(ctx, read, label=label, trains=True)
 
 

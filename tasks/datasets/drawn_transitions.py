@@ -1,4 +1,4 @@
-"""Replayed transitions with their states, as the stages after the draw read them."""
+"""DrawnTransition transitions with their states, as the stages after the draw read them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tasks.runtime.stage import Inputs
 
 
 @dataclass(frozen=True)
-class Replayed:
+class DrawnTransition:
     """One transition (s, a, r, s', done) with s rebuilt."""
 
     transition_id: str
@@ -30,7 +30,7 @@ class Replayed:
         return self.state.after(self.text, self.next_observation)
 
 
-def load_replayed(inputs: Inputs, ids: Iterable[str]) -> dict[str, Replayed]:
+def load_drawn(inputs: Inputs, ids: Iterable[str]) -> dict[str, DrawnTransition]:
     """The given transitions by id; only rows of split 'train' are read."""
     wanted = set(ids)
     train = inputs.scan("transitions").filter(pl.col("split") == "train")
@@ -49,6 +49,6 @@ def load_replayed(inputs: Inputs, ids: Iterable[str]) -> dict[str, Replayed]:
         .rename({"raw_action": "text"})
     )
     return {
-        row["transition_id"]: Replayed(state=states[row["transition_id"]], **row)
+        row["transition_id"]: DrawnTransition(state=states[row["transition_id"]], **row)
         for row in rows.iter_rows(named=True)
     }

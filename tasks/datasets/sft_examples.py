@@ -1,4 +1,4 @@
-"""Training examples from tables: what the critic and the policy are fine-tuned on, and under which prompt."""
+"""Training examples from tables: what the critic and the policy are fine-trainable on, and under which prompt."""
 
 import random
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from schemas.rows import CorrectedTarget, Refinement, ReplaySample
 from storage.history import State
-from tasks.datasets.drawn_transitions import Replayed
+from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.prompting.native_calls import action_message
 from tasks.roles.calls import predict_prompt
 from tasks.runtime.context import StageContext
@@ -20,7 +20,7 @@ def critic_examples(
     ctx: StageContext,
     targets: Iterable[CorrectedTarget],
     samples: Iterable[ReplaySample],
-    transitions: dict[str, Replayed],
+    transitions: dict[str, DrawnTransition],
 ) -> list[Example]:
     """Usable corrected targets under the predict prompt, which shows only (s, a); weighted by the replay
     draw.
@@ -64,7 +64,7 @@ def _soft_targets(label: CorrectedTarget) -> SoftTargets:
 
 
 def refined_examples(
-    ctx: StageContext, refinements: Iterable[Refinement], transitions: dict[str, Replayed]
+    ctx: StageContext, refinements: Iterable[Refinement], transitions: dict[str, DrawnTransition]
 ) -> list[Example]:
     """Refined actions marked for distillation, under the plain policy prompt."""
     return [
@@ -74,7 +74,7 @@ def refined_examples(
     ]
 
 
-def replayed_examples(ctx: StageContext, transitions: Iterable[Replayed]) -> list[Example]:
+def drawn_examples(ctx: StageContext, transitions: Iterable[DrawnTransition]) -> list[Example]:
     """Valid replayed actions: they stand in for policy rows while there are none yet (iteration 0)."""
     return [
         _policy_example(ctx, t.transition_id, t, t.thought, t.action) for t in transitions if t.action_valid
@@ -82,7 +82,7 @@ def replayed_examples(ctx: StageContext, transitions: Iterable[Replayed]) -> lis
 
 
 def _policy_example(
-    ctx: StageContext, row_id: str, transition: Replayed, thought: str, action: str
+    ctx: StageContext, row_id: str, transition: DrawnTransition, thought: str, action: str
 ) -> Example:
     segments = (write_action(thought, action),)
     prompt = ctx.prompt("policy", "policy", label=segments, trains=True, state=transition.state)

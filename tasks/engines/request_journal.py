@@ -14,7 +14,7 @@ from typing import Any
 from tasks.engines.protocol import Completion, Request, ScoreRequest, Scores
 
 
-class RequestCache:
+class RequestJournal:
     """Completions and scores by request. One process writes a journal at a time.
 
     Args:
@@ -31,13 +31,13 @@ class RequestCache:
         self._known = dict(line.split("\t", 1) for line in whole.decode().splitlines())
 
     @staticmethod
-    def key(item: str, sample: int, request: Request | ScoreRequest) -> str:
+    def key(request_key: str, sample: int, request: Request | ScoreRequest) -> str:
         """Digest of all that determines an answer."""
         adapter = request.adapter and [request.adapter.version, request.adapter.digest]
         payload = {**vars(request), "adapter": adapter}
         if isinstance(request, Request):
             payload["sampling"] = vars(request.sampling)
-        text = json.dumps([item, sample, type(request).__name__, payload], sort_keys=True)
+        text = json.dumps([request_key, sample, type(request).__name__, payload], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def completion(self, key: str) -> Completion | None:

@@ -33,20 +33,20 @@ def make_environment(section: EnvironmentSection) -> Environment:
         ) from error
 
 
-def check_speaker(section: EnvironmentSection, environment: Environment) -> None:
-    """Refuse an environment whose speaker is missing, or one configured that nothing asks.
+def check_environment_model(section: EnvironmentSection, environment: Environment) -> None:
+    """Refuse an environment whose model is missing, or one configured that nothing asks.
 
     Raises:
         UnusableEnvironment: the field and the remedy.
     """
-    if asks_model(environment) and section.speaker is None:
+    if asks_model(environment) and section.model is None:
         raise UnusableEnvironment(
-            f"environment.speaker: in {environment.name} a model speaks, and none is configured; set at least "
-            "environment.speaker.engine to the name of an engine"
+            f"environment.model: in {environment.name} a model speaks, and none is configured; set at least "
+            "environment.model.engine to the name of an engine"
         )
-    if section.speaker is not None and not asks_model(environment):
+    if section.model is not None and not asks_model(environment):
         raise UnusableEnvironment(
-            f"environment.speaker: no model speaks in {environment.name} with these options; remove it"
+            f"environment.model: no model speaks in {environment.name} with these options; remove it"
         )
 
 

@@ -125,7 +125,7 @@ class EpisodeFailed(Exception):
     status: ClassVar[str] = "environment_error"
 
 
-class SpeakerFailed(EpisodeFailed):
+class EnvironmentModelFailed(EpisodeFailed):
     """What the model in an environment should have said could not be had, or could not be read. An environment lets it
     pass (or raises it, of an answer it can't read): the episode becomes a row with status speaker_error."""
 
@@ -133,19 +133,21 @@ class SpeakerFailed(EpisodeFailed):
 
 
 class Ask(Protocol):
-    """Asks the model that speaks in an environment (`environment.speaker`)."""
+    """Asks the model that speaks in an environment (`environment.model`)."""
 
-    async def __call__(self, messages: tuple[Message, ...], *, item: str, regex: str | None = None) -> str:
+    async def __call__(
+        self, messages: tuple[Message, ...], *, request_key: str, regex: str | None = None
+    ) -> str:
         """One completion, without hidden reasoning and surrounding space.
 
         Args:
             messages: the chat.
-            item: tells the requests of one episode apart, for instance the turn; with the episode it keys the random
-                stream, so the same item and messages give the same answer within a stage.
-            regex: the format of the whole answer, held to where `environment.speaker.structured` is set.
+            request_key: tells the requests of one episode apart, for instance the turn; with the episode it keys the random
+                stream, so the same key and messages give the same answer within a stage.
+            regex: the format of the whole answer, held to where `environment.model.structured` is set.
 
         Raises:
-            SpeakerFailed: the request failed.
+            EnvironmentModelFailed: the request failed.
         """
         ...
 
@@ -155,8 +157,8 @@ class AsksModel(Protocol):
     """An environment in which another model speaks: an oracle, an opponent, a simulated user.
 
     Its words come again in another stage only if its engine repeats itself, so such an environment is not
-    `replayable`. One that asks only under some of its options says so in an attribute `needs_speaker: bool`; without
-    the attribute it is taken to need a speaker.
+    `replayable`. One that asks only under some of its options says so in an attribute `needs_model: bool`; without
+    the attribute it is taken to need a model.
     """
 
     def connect(self, ask: Ask) -> None:
@@ -166,7 +168,7 @@ class AsksModel(Protocol):
 
 def asks_model(environment: object) -> TypeGuard[AsksModel]:
     """Whether a model has to speak in an environment as it is configured."""
-    return isinstance(environment, AsksModel) and getattr(environment, "needs_speaker", True)
+    return isinstance(environment, AsksModel) and getattr(environment, "needs_model", True)
 
 
 @runtime_checkable

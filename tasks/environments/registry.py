@@ -57,18 +57,18 @@ BUILTIN = {
     "tau_bench": Builtin(
         "tasks.environments.tau_bench:TauBench",
         "tau-bench: customer service with tools, in a shop or at an airline",
-        needs="tau_bench from its repository; a model that plays the user (environment.speaker)",
+        needs="tau_bench from its repository; a model that plays the user (environment.model)",
         package="tau_bench",
         install='pip install --no-deps "tau_bench @ git+https://github.com/sierra-research/tau-bench"',
     ),
     "textarena": Builtin(
         "tasks.environments.textarena:TextArena",
         "a game of TextArena, by its id",
-        needs="for a game of two players, a model that plays the other (environment.speaker)",
+        needs="for a game of two players, a model that plays the other (environment.model)",
     ),
     "twenty_questions": Builtin(
         "tasks.environments.twenty_questions:TwentyQuestions",
         "20 Questions: find an object by questions that yes or no can answer",
-        needs="a model that answers (environment.speaker), or the option oracle: facts, which needs none",
+        needs="a model that answers (environment.model), or the option oracle: facts, which needs none",
     ),
 }

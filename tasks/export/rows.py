@@ -17,8 +17,8 @@ import polars as pl
 from storage.store import Committed, Store
 from tasks.chat.templates import template_arguments
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
-from tasks.datasets.drawn_transitions import load_replayed
-from tasks.datasets.sft_examples import critic_examples, refined_examples, replayed_examples
+from tasks.datasets.drawn_transitions import load_drawn
+from tasks.datasets.sft_examples import critic_examples, drawn_examples, refined_examples
 from tasks.engines.models import resolve_model
 from tasks.engines.protocol import Message
 from tasks.export.policy import ExportError
@@ -83,14 +83,12 @@ def _examples(ctx: StageContext, inputs: Inputs, ids: set[str]) -> list[Example]
     """The examples of the stage's own role, made as the stage made them; those of `ids` at least."""
     if ctx.stage == CRITIC_SFT:
         targets = inputs.rows("corrected_targets")
-        transitions = load_replayed(inputs, [target.transition_id for target in targets])
+        transitions = load_drawn(inputs, [target.transition_id for target in targets])
         return critic_examples(ctx, targets, inputs.rows("replay_samples"), transitions)
     if ctx.config.algorithm == "rft":
-        return replayed_examples(ctx, load_replayed(inputs, ids).values())
+        return drawn_examples(ctx, load_drawn(inputs, ids).values())
     refinements = inputs.rows("refinements")
-    return refined_examples(
-        ctx, refinements, load_replayed(inputs, [row.transition_id for row in refinements])
-    )
+    return refined_examples(ctx, refinements, load_drawn(inputs, [row.transition_id for row in refinements]))
 
 
 def chat_row(chat: ChatTokenizer, example: Example) -> dict[str, Any]:

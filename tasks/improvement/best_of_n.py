@@ -11,14 +11,14 @@ from schemas.rows import Critique, Refinement
 from storage.history import State
 from tasks.environments.base import Task
 from tasks.improvement.proposal import make_proposal
-from tasks.roles.calls import judge_prompt
+from tasks.roles.calls import evaluate_prompt
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import StageFailed
 from tasks.text.formats import read_action
 
 
 async def yes_probability(
-    ctx: StageContext, state: State, action_text: str, futures: list[str], *, use: str, item: str
+    ctx: StageContext, state: State, action_text: str, futures: list[str], *, adapter: str, request_key: str
 ) -> float:
     """p(yes) / (p(yes) + p(no)) of the verdict under the evaluate prompt.
 
@@ -26,11 +26,13 @@ async def yes_probability(
         EngineError: the request can't be scored.
         StageFailed: the evaluator's engine gives no log-probabilities.
     """
-    prompt = judge_prompt(ctx, state, action_text, futures)
+    prompt = evaluate_prompt(ctx, state, action_text, futures)
     logprobs = []
     for verdict in ("yes", "no"):
         segments = ("Optimal:", f" {verdict}")
-        scored = await ctx.score("evaluate", prompt.messages, segments, use=use, item=item)
+        scored = await ctx.score(
+            "evaluate", prompt.messages, segments, adapter=adapter, request_key=request_key
+        )
         if scored is None:
             raise StageFailed(
                 "roles.evaluate.engine: algorithm nlql needs an engine that scores; route the role to one"

@@ -8,14 +8,14 @@ from typing import Literal
 
 from schemas.rows import Critique, Future, Generation
 from storage.history import State
-from tasks.datasets.drawn_transitions import Replayed
+from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.engines.protocol import EngineError
 from tasks.environments.base import Task
 from tasks.improvement.best_of_n import yes_probability
 from tasks.improvement.monte_carlo import play_futures
-from tasks.roles.calls import judge, predict_futures
+from tasks.roles.calls import evaluate, predict_futures
 from tasks.runtime.context import Answer, StageContext
-from tasks.text.formats import Action, Described
+from tasks.text.formats import Action, FutureText
 
 
 @dataclass(frozen=True)
@@ -31,22 +31,22 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class CritiquedAction:
     """A critique and the futures it read."""
 
     critique: Critique
     futures: list[Future]
 
 
-async def judge_action(
+async def critique_action(
     ctx: StageContext,
     sample_id: str,
-    transition: Replayed,
+    transition: DrawnTransition,
     task: Task,
     candidate: Candidate,
     round_: int,
     number: int | None = None,
-) -> Judgement:
+) -> CritiquedAction:
     """Foresee d1..dk, then q ~ E(.|s,a,d1..dk), or the probability of its verdict.
 
     A failed request or a verdict that can't be read is a row with a status.
@@ -77,15 +77,19 @@ async def judge_action(
         action_reasoning=candidate.reasoning,
     )
     if candidate.error or not candidate.text:
-        return Judgement(_failed(row, "action_failed", candidate.error or "the policy wrote nothing"), [])
+        return CritiquedAction(
+            _failed(row, "action_failed", candidate.error or "the policy wrote nothing"), []
+        )
     state = transition.state
     futures = await _foresee(ctx, state, task, candidate, critique_id)
     texts = [f.description for f in futures if f.status == "ok"]
     if not texts:
-        return Judgement(_failed(row, "no_future", futures[0].error or "no future"), futures)
+        return CritiquedAction(_failed(row, "no_future", futures[0].error or "no future"), futures)
     if ctx.config.algorithm == "nlql":
-        return Judgement(await _scored(ctx, row, state, texts), futures)
-    judged, verdict = await judge(ctx, state, candidate.text, texts, use="improver", item=critique_id)
+        return CritiquedAction(await _scored(ctx, row, state, texts), futures)
+    judged, verdict = await evaluate(
+        ctx, state, candidate.text, texts, adapter="refiner", request_key=critique_id
+    )
     row = row.model_copy(
         update={
             "optimal": verdict.optimal,
@@ -95,12 +99,12 @@ async def judge_action(
         }
     )
     if judged.error:
-        return Judgement(_failed(row, "engine_error", judged.error), futures)
+        return CritiquedAction(_failed(row, "engine_error", judged.error), futures)
     if verdict.optimal is None:
-        return Judgement(
+        return CritiquedAction(
             _failed(row, "unreadable_verdict", "neither 'Optimal: yes' nor 'Optimal: no'"), futures
         )
-    return Judgement(row, futures)
+    return CritiquedAction(row, futures)
 
 
 async def _foresee(
@@ -110,7 +114,9 @@ async def _foresee(
     if not ctx.config.has_critic:
         return await play_futures(ctx, task, state, candidate.text, candidate.parsed.action, critique_id)
     count = ctx.config.futures
-    drawn = await predict_futures(ctx, state, candidate.text, count, use="critic", item=critique_id)
+    drawn = await predict_futures(
+        ctx, state, candidate.text, count, adapter="critic", request_key=critique_id
+    )
     return [
         _future_row(ctx, critique_id, number, answer, described)
         for number, (answer, described) in enumerate(drawn)
@@ -120,7 +126,7 @@ async def _foresee(
 async def _scored(ctx: StageContext, row: Critique, state: State, futures: list[str]) -> Critique:
     try:
         yes = await yes_probability(
-            ctx, state, row.action_text, futures, use="improver", item=row.critique_id
+            ctx, state, row.action_text, futures, adapter="refiner", request_key=row.critique_id
         )
     except EngineError as error:
         return _failed(row, "score_failed", str(error))
@@ -128,7 +134,7 @@ async def _scored(ctx: StageContext, row: Critique, state: State, futures: list[
 
 
 def _future_row(
-    ctx: StageContext, critique_id: str, number: int, answer: Answer, described: Described
+    ctx: StageContext, critique_id: str, number: int, answer: Answer, described: FutureText
 ) -> Future:
     empty = answer.error is None and not described.description
     return Future(
@@ -151,6 +157,6 @@ def _failed(row: Critique, status: str, error: str) -> Critique:
     return row.model_copy(update={"status": status, "error": error})
 
 
-def numbered(item: str, number: int | None) -> str:
+def numbered(key: str, number: int | None) -> str:
     """An id with the action's number, where several are judged at a state."""
-    return item if number is None else f"{item}/{number}"
+    return key if number is None else f"{key}/{number}"

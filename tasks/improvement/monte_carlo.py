@@ -82,8 +82,10 @@ async def _play_on(
             played = Transcript(observations, actions, _ending(outcome), reward)
             return row.model_copy(update={"description": write_transcript(played)})
         state = state.after(text, outcome.observation)
-        item = f"{row.future_id}/{len(state.turns):03d}"
-        answer, parsed = await sample_action(ctx, state, use="policy", item=item, uniform=uniform)
+        request_key = f"{row.future_id}/{len(state.turns):03d}"
+        answer, parsed = await sample_action(
+            ctx, state, adapter="policy", request_key=request_key, uniform=uniform
+        )
         if answer.error:
             return row.model_copy(update={"status": answer.status, "error": answer.error})
         text, action = answer.text, parsed.action

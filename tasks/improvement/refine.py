@@ -5,11 +5,11 @@ from typing import Literal
 
 from schemas.rows import Critique, Future, Refinement
 from storage.history import State
-from tasks.datasets.drawn_transitions import Replayed
+from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.environments.base import Task
-from tasks.improvement.critique import Candidate, judge_action
+from tasks.improvement.critique import Candidate, critique_action
 from tasks.improvement.proposal import make_proposal
-from tasks.roles.calls import Judged, choose, refine, rewrite
+from tasks.roles.calls import Attempt, choose, refine, rewrite
 from tasks.runtime.context import StageContext
 from tasks.text.correction import correct
 from tasks.text.formats import Action, read_action
@@ -26,18 +26,23 @@ class Improvement:
 
 
 @dataclass
-class _Attempt:
+class _Tried:
     """A tried action: its judgement, and the row that proposed it (None: the action we began with)."""
 
-    judged: Judged
+    attempt: Attempt
     row: Refinement | None
 
 
-class Improver:
+class Refiner:
     """Improves one action; `run` is the algorithm, the rest its steps."""
 
     def __init__(
-        self, ctx: StageContext, critique: Critique, transition: Replayed, task: Task, futures: list[str]
+        self,
+        ctx: StageContext,
+        critique: Critique,
+        transition: DrawnTransition,
+        task: Task,
+        futures: list[str],
     ) -> None:
         self.ctx, self.critique, self.transition, self.task = ctx, critique, transition, task
         self.state: State = transition.state
@@ -47,32 +52,36 @@ class Improver:
         self.made = Improvement()
 
     async def run(self) -> Improvement:
-        first = Judged(self.critique.action_text, bool(self.critique.optimal), self.critique.critique)
+        first = Attempt(self.critique.action_text, bool(self.critique.optimal), self.critique.critique)
         if self.critique.optimal:
             kept = Action(self.critique.thought, self.critique.action, True)
             await self._finish(
                 await self._row(1, "kept", self.critique.action_text, kept), correct_thought=False
             )
             return self.made
-        attempts = [_Attempt(first, None)]
+        attempts = [_Tried(first, None)]
         rounds = self.ctx.config.improvement.rounds
         answers_to = self.critique.critique_id
         for round_ in range(1, rounds + 1):
             answer, action = await refine(
-                self.ctx, self.state, [a.judged for a in attempts], use="improver", item=self._id(round_)
+                self.ctx,
+                self.state,
+                [a.attempt for a in attempts],
+                adapter="refiner",
+                request_key=self._id(round_),
             )
             row = await self._row(round_, "refined", answer.text, action, answers_to)
             row = row.model_copy(update={"generation": answer.generation, "reasoning": answer.reasoning})
             if answer.error:
                 row = row.model_copy(update={"status": "engine_error", "error": answer.error})
-            judged, row = await self._judge(row, round_) if rounds > 1 else (None, row)
+            judged, row = await self._critique(row, round_) if rounds > 1 else (None, row)
             if rounds == 1 or (judged is not None and judged.optimal):
                 await self._finish(row)
                 return self.made
             self.made.refinements.append(row)
             if judged is None:
                 break
-            attempts.append(_Attempt(judged, row))
+            attempts.append(_Tried(judged, row))
             answers_to = self.made.critiques[-1].critique_id
         if len(attempts) > 1:
             await self._choose(attempts, round_ + 1, answers_to)
@@ -101,7 +110,7 @@ class Improver:
             answers_to=answers_to,
         )
 
-    async def _judge(self, row: Refinement, round_: int) -> tuple[Judged | None, Refinement]:
+    async def _critique(self, row: Refinement, round_: int) -> tuple[Attempt | None, Refinement]:
         """Critique a refinement that could be played. Without a readable verdict it is no attempt either: unjudged."""
         if row.status != "ok":
             return None, row
@@ -112,7 +121,7 @@ class Improver:
             row.generation,
             reasoning=row.reasoning,
         )
-        judgement = await judge_action(
+        judgement = await critique_action(
             self.ctx, self.critique.sample_id, self.transition, self.task, candidate, round_
         )
         self.made.critiques.append(judgement.critique)
@@ -122,16 +131,20 @@ class Improver:
         if critique.status != "ok":
             fault = f"its critique has the status {critique.status}: {critique.error}"
             return None, row.model_copy(update={"status": "unjudged", "error": fault})
-        return Judged(row.action_text, bool(critique.optimal), critique.critique), row
+        return Attempt(row.action_text, bool(critique.optimal), critique.critique), row
 
-    async def _choose(self, attempts: list[_Attempt], round_: int, answers_to: str) -> None:
+    async def _choose(self, attempts: list[_Tried], round_: int, answers_to: str) -> None:
         """The final choice among the tried actions."""
         answer, number = await choose(
-            self.ctx, self.state, [a.judged for a in attempts], use="improver", item=self._id(round_)
+            self.ctx,
+            self.state,
+            [a.attempt for a in attempts],
+            adapter="refiner",
+            request_key=self._id(round_),
         )
         picked = attempts[number or 0]
-        action = read_action(picked.judged.action_text, self.form)
-        row = await self._row(round_, "chosen", picked.judged.action_text, action, answers_to)
+        action = read_action(picked.attempt.action_text, self.form)
+        row = await self._row(round_, "chosen", picked.attempt.action_text, action, answers_to)
         row = row.model_copy(update={"generation": answer.generation, "reasoning": answer.reasoning})
         if number is None:
             fault = answer.error or f"the choice names none of the answers: {answer.text[:80]!r}"
@@ -164,8 +177,8 @@ class Improver:
             lambda attempt: rewrite(
                 self.ctx,
                 "correct_thought",
-                use="improver",
-                item=f"{row.refinement_id}/t",
+                adapter="refiner",
+                request_key=f"{row.refinement_id}/t",
                 attempt=attempt,
                 state=self.state,
                 privileged="\n".join(self.privileged),

@@ -1,7 +1,7 @@
 """`nlac import`: a file of logged conversations becomes a rollout of a run, committed whole or not at all.
 
 The rollout goes to the first iteration from the run's next one on that has nothing committed: 0 in a new run. Its
-determinants name the file by the sha256 of its content, so that the same file is never imported into a run twice.
+fingerprint_inputs name the file by the sha256 of its content, so that the same file is never imported into a run twice.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.config import EnvironmentSection
-from schemas.manifest import Determinants, Lineage
+from schemas.manifest import FingerprintInputs, Lineage
 from schemas.rows import Episode, Reject, Transition
 from storage.files import sha256_file
 from storage.parquet.table_stream import TableStream
@@ -118,12 +118,12 @@ def import_log(
                     f"run '{run}' holds episodes that were played (iteration {made.manifest.iteration}); import into a "
                     "run of its own: --run NAME"
                 )
-            if made.manifest.determinants.config[NAME]["file"] == digest:
+            if made.manifest.fingerprint_inputs.config[NAME]["file"] == digest:
                 return ImportResult(made, known=True)
         iteration = next_iteration(store, run)
         while store.current(run, iteration).stages:
             iteration += 1
-        determinants = Determinants(
+        fingerprint_inputs = FingerprintInputs(
             stage=STAGE,
             code_version=VERSION,
             run=run,
@@ -136,7 +136,7 @@ def import_log(
             models={},
             inputs={},
         )
-        return ImportResult(_write(store, path, how, tools or [], determinants, report), known=False)
+        return ImportResult(_write(store, path, how, tools or [], fingerprint_inputs, report), known=False)
 
 
 def _rollouts(store: Store, run: str) -> list[Committed]:
@@ -149,11 +149,11 @@ def _write(
     path: Path,
     how: LogFormat,
     tools: list[dict[str, Any]],
-    determinants: Determinants,
+    fingerprint_inputs: FingerprintInputs,
     report: Callable[[int], None] | None,
 ) -> Committed:
     """Read the file into a staging folder, and commit it."""
-    run, iteration = determinants.run, determinants.iteration
+    run, iteration = fingerprint_inputs.run, fingerprint_inputs.iteration
     started, clock = datetime.now(UTC), time.monotonic()
     faults: Counter[str] = Counter()
     count = 0
@@ -166,7 +166,7 @@ def _write(
                     made = read_conversation(record, number, run=run, iteration=iteration, tools=tools)
                 except Rejected as reason:
                     faults[reason.kind] += 1
-                    tables[Reject.TABLE].append(_reject(determinants, path, number, record, reason))
+                    tables[Reject.TABLE].append(_reject(fingerprint_inputs, path, number, record, reason))
                 else:
                     tables[Episode.TABLE].append(made.episode)
                     for row in made.transitions:
@@ -176,7 +176,7 @@ def _write(
         if not tables[Episode.TABLE].rows:
             kinds = ", ".join(f"{n} {kind}" for kind, n in faults.most_common()) or "it holds no record"
             raise UnreadableLog(f"{path}: no record can be used ({kinds}); nothing is imported. {HINT}")
-        fingerprint = fingerprint_of(determinants)
+        fingerprint = fingerprint_of(fingerprint_inputs)
         return commit_folder(
             store,
             workdir,
@@ -184,7 +184,7 @@ def _write(
             Output(
                 tables={}, rows_in=count, metrics={"records": float(count), "rejects": float(faults.total())}
             ),
-            determinants=determinants,
+            fingerprint_inputs=fingerprint_inputs,
             fingerprint=fingerprint,
             attempt=store.next_attempt(run, STAGE, iteration, fingerprint),
             tokens=0,
@@ -197,7 +197,7 @@ def _write(
 HINT = "docs/logged.md says what a record is; --format what the file holds"
 
 
-def _reject(made: Determinants, path: Path, number: int, record: Any, reason: Rejected) -> Reject:
+def _reject(made: FingerprintInputs, path: Path, number: int, record: Any, reason: Rejected) -> Reject:
     text = record if isinstance(record, str) else json.dumps(record, ensure_ascii=False, default=float)
     return Reject(
         run=made.run,

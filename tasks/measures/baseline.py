@@ -82,12 +82,12 @@ def _action(environment: Environment, observation: str, stream: random.Random) -
 def _digest(ctx: StageContext, environment: Environment, tasks: Sequence[Task]) -> str:
     """Of all that determines a baseline."""
     files = environment.files if isinstance(environment, ReadsFiles) else {}
-    speaker = ctx.config.environment.speaker
+    speaks = ctx.config.environment.model
     content: dict[str, Any] = {
         "version": VERSION,
         "environment": ctx.config.environment.model_dump(mode="json"),
-        "speaker": ctx.config.engines[speaker.engine].model_dump(mode="json") if speaker else None,
-        "model": ctx.config.model.name if speaker else None,
+        "environment_model": ctx.config.engines[speaks.engine].model_dump(mode="json") if speaks else None,
+        "model": ctx.config.model.name if speaks else None,
         "files": {option: sha256_file(path) for option, path in files.items()},
         "tasks": [(task.task_id, task.seed) for task in tasks],
         "max_steps": ctx.config.rollout.max_steps,

@@ -71,10 +71,12 @@ async def _measure(ctx: StageContext, conversation: Conversation) -> Retention:
     )
 
 
-async def _score(ctx: StageContext, conversation: Conversation, use: str) -> Scores:
-    item = f"retention/{conversation.line}"
+async def _score(ctx: StageContext, conversation: Conversation, adapter: str) -> Scores:
+    request_key = f"retention/{conversation.line}"
     segments = (conversation.answer,)
-    scores = await ctx.scores("policy", conversation.messages, segments, use=use, item=item, top_k=TOP_K)
+    scores = await ctx.scores(
+        "policy", conversation.messages, segments, adapter=adapter, request_key=request_key, top_k=TOP_K
+    )
     if scores is None:
         raise StageFailed(
             f"evaluation.retention: engine '{ctx.role('policy').engine}' of role policy gives no top-k "

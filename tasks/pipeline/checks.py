@@ -11,7 +11,7 @@ from tasks.datasets.chats import BrokenConversations, chat_file, load_conversati
 from tasks.datasets.demonstrations import BrokenDemonstrations, read_demonstrations
 from tasks.engines import EngineConfigError, check_engine, declared_capabilities
 from tasks.engines.models import ModelError, check_model
-from tasks.environments import UnusableEnvironment, check_speaker, make_environment
+from tasks.environments import UnusableEnvironment, check_environment_model, make_environment
 from tasks.environments.base import Environment, ListsActions, OffersTools, Unplayable
 from tasks.prompting.rendering import role_templates
 
@@ -39,8 +39,8 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
         unusable = str(error)
         yield unusable
     used = {getattr(config.roles, role).engine for role in RolesSection.model_fields}
-    if config.environment.speaker is not None:
-        used.add(config.environment.speaker.engine)
+    if config.environment.model is not None:
+        used.add(config.environment.model.engine)
     for name in sorted(used):
         section = config.engines[name]
         try:
@@ -56,7 +56,7 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
     overrides: dict[str, Path] = dict(role_templates(config))
     try:
         environment = make_environment(config.environment)
-        check_speaker(config.environment, environment)
+        check_environment_model(config.environment, environment)
         overrides = {**environment.templates, **overrides}
         yield from _exploration(config, environment)
         yield from _training_tasks(config, environment)
@@ -76,11 +76,11 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
 
 
 def _lacking(config: Config, engine: str) -> Iterator[str]:
-    """Roles, or a speaker, that need more than the engine declares."""
+    """Roles, or an environment model, that need more than the engine declares."""
     able = declared_capabilities(config.engines[engine])
     played = {f"roles.{role}": getattr(config.roles, role) for role in RolesSection.model_fields}
-    if config.environment.speaker is not None:
-        played["environment.speaker"] = config.environment.speaker
+    if config.environment.model is not None:
+        played["environment.model"] = config.environment.model
     for place, section in played.items():
         if section.engine == engine and section.structured and not able.structured:
             yield (

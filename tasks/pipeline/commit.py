@@ -8,7 +8,15 @@ from importlib import metadata
 from pathlib import Path
 
 from schemas.frames import to_frame
-from schemas.manifest import AdapterEntry, Determinants, FileEntry, Lineage, Manifest, TableEntry, folder_name
+from schemas.manifest import (
+    AdapterEntry,
+    FileEntry,
+    FingerprintInputs,
+    Lineage,
+    Manifest,
+    TableEntry,
+    folder_name,
+)
 from storage.files import sha256_file
 from storage.parquet.staged import stage_table
 from storage.store import Committed, Store
@@ -34,7 +42,7 @@ def commit_output(
     stage: Stage,
     output: Output,
     *,
-    determinants: Determinants,
+    fingerprint_inputs: FingerprintInputs,
     fingerprint: str,
     attempt: int,
     workdir: Path,
@@ -59,7 +67,7 @@ def commit_output(
         workdir,
         tables,
         output,
-        determinants=determinants,
+        fingerprint_inputs=fingerprint_inputs,
         fingerprint=fingerprint,
         attempt=attempt,
         tokens=tokens,
@@ -75,7 +83,7 @@ def commit_folder(
     tables: Mapping[str, TableEntry],
     output: Output,
     *,
-    determinants: Determinants,
+    fingerprint_inputs: FingerprintInputs,
     fingerprint: str,
     attempt: int,
     tokens: int,
@@ -89,12 +97,12 @@ def commit_folder(
     manifest = Manifest(
         fingerprint=fingerprint,
         attempt=attempt,
-        determinants=determinants,
+        fingerprint_inputs=fingerprint_inputs,
         tables=dict(tables),
         adapters={
             kind: AdapterEntry(
                 folder=folder,
-                version=f"{kind}@{determinants.iteration:05d}:{name}",
+                version=f"{kind}@{fingerprint_inputs.iteration:05d}:{name}",
                 digest=adapter_digest(workdir / folder),
             )
             for kind, folder in output.adapters.items()

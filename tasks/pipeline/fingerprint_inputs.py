@@ -8,7 +8,7 @@ from typing import Any
 from prompts import template_digest
 from schemas.config import Config
 from schemas.load import find_file
-from schemas.manifest import Determinants, Manifest
+from schemas.manifest import FingerprintInputs, Manifest
 from storage.files import sha256_file
 from tasks.datasets.chats import RETENTION, chat_file, content_digest
 from tasks.engines.models import model_digest
@@ -18,11 +18,13 @@ from tasks.prompting.rendering import role_templates
 from tasks.runtime.stage import Inputs, Stage
 
 # Fields of an engine that say where and how fast it computes, not what.
-_NOT_DETERMINING = {"base_url", "api_key_env", "max_batch", "continuous", "serve"}
+_NOT_IN_FINGERPRINT = {"base_url", "api_key_env", "max_batch", "continuous", "serve"}
 
 
-def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> Determinants:
-    """Collect the determinants of a stage's output."""
+def collect_fingerprint_inputs(
+    stage: Stage, config: Config, iteration: int, inputs: Inputs
+) -> FingerprintInputs:
+    """Collect the fingerprint_inputs of a stage's output."""
     resolved = config.model_dump(mode="json")
     values = {path: _at(resolved, path) for path in (*stage.config, *(f"roles.{r}" for r in stage.roles))}
     values |= {
@@ -33,7 +35,7 @@ def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> D
     models = {"base": model_digest(config.model)}
     for name in sorted(_engines(stage, config)):
         engine = resolved["engines"][name]
-        batch = _NOT_DETERMINING - ({"max_batch"} if engine["deterministic"] else set())
+        batch = _NOT_IN_FINGERPRINT - ({"max_batch"} if engine["deterministic"] else set())
         values[f"engines.{name}"] = {k: v for k, v in engine.items() if k not in batch}
         if engine["serve"] is not None:
             values[f"engines.{name}"]["serve"] = {}
@@ -51,7 +53,7 @@ def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> D
     if "environment" in stage.config and isinstance(environment, ReadsFiles):
         values |= {f"environment.files.{name}": sha256_file(path) for name, path in environment.files.items()}
     templates = {**environment.templates, **role_templates(config)}
-    return Determinants(
+    return FingerprintInputs(
         stage=stage.name,
         code_version=stage.version,
         run=config.run,
@@ -64,10 +66,10 @@ def determine(stage: Stage, config: Config, iteration: int, inputs: Inputs) -> D
 
 
 def _engines(stage: Stage, config: Config) -> set[str]:
-    """Names of the engines that answer in a stage: its roles', and the speaker's where it knows the environment."""
+    """Names of the engines that answer in a stage: its roles', and the environment model's where it knows the environment."""
     names = {getattr(config.roles, role).engine for role in stage.roles}
-    speaker = config.environment.speaker
-    return names | {speaker.engine} if speaker and "environment" in stage.config else names
+    speaks = config.environment.model
+    return names | {speaks.engine} if speaks and "environment" in stage.config else names
 
 
 def _contents(stage: Stage, config: Config) -> dict[str, Any]:
@@ -87,18 +89,18 @@ def _contents(stage: Stage, config: Config) -> dict[str, Any]:
 
 
 def _part(made: Manifest, run: str) -> str:
-    """An input's name among the determinants: stage and iteration, behind the run where it is another one's."""
+    """An input's name among the fingerprint_inputs: stage and iteration, behind the run where it is another one's."""
     name = f"{made.stage}@{made.iteration:05d}"
     return name if made.run == run else f"{made.run}/{name}"
 
 
-def fingerprint_of(determinants: Determinants) -> str:
-    """The first 12 hex digits of the sha256 of the determinants' canonical JSON."""
-    canonical = json.dumps(determinants.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+def fingerprint_of(fingerprint_inputs: FingerprintInputs) -> str:
+    """The first 12 hex digits of the sha256 of the fingerprint_inputs' canonical JSON."""
+    canonical = json.dumps(fingerprint_inputs.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
-def differences(before: Determinants, now: Determinants) -> Iterator[str]:
+def differences(before: FingerprintInputs, now: FingerprintInputs) -> Iterator[str]:
     """One line for each thing that changed: a configuration field, a prompt, a model, an input, the code."""
     if before.code_version != now.code_version:
         yield f"code: version {before.code_version} -> {now.code_version} of the stage"

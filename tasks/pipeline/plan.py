@@ -67,11 +67,15 @@ def plan(config: Config) -> list[PlanRow]:
             config.evaluation.episodes * config.evaluation.repeats * turns, roles.policy.max_tokens, played
         ),
     }  # fmt: skip
-    speaker = config.environment.speaker
-    if speaker is not None:
-        text = (roles.policy.max_tokens + speaker.max_tokens) / 2
+    speaks = config.environment.model
+    if speaks is not None:
+        text = (roles.policy.max_tokens + speaks.max_tokens) / 2
         for stage in ("rollout", "evaluation"):
-            bounds[stage] = (2 * bounds[stage][0], text, f"{played}, an answer of the speaker to each")
+            bounds[stage] = (
+                2 * bounds[stage][0],
+                text,
+                f"{played}, an answer of the environment's model to each",
+            )
     if config.algorithm == "nlql":
         tried = states * config.improvement.actions
         text = (roles.policy.max_tokens + k * roles.predict.max_tokens) / (1 + k)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from schemas.config import Algorithm, Config
 from storage.store import Committed, Store, StoreError
 from tasks.environments.logged import NAME as LOGGED
-from tasks.pipeline.fingerprint_inputs import determine, differences, fingerprint_of
+from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs, differences, fingerprint_of
 from tasks.runtime.stage import Inputs, Resolver, Stage, StageFailed
 from tasks.stages import (
     bellman_targets,
@@ -82,7 +82,7 @@ def stages_of(config: Config, iteration: int) -> list[str]:
 
 def is_import(rollout: Committed) -> bool:
     """Whether a committed rollout was imported (`tasks.logs`), not played."""
-    return LOGGED in rollout.manifest.determinants.config
+    return LOGGED in rollout.manifest.fingerprint_inputs.config
 
 
 def _imported(store: Store, run: str, iteration: int) -> bool:
@@ -154,7 +154,7 @@ def decide(
         StoreError: `current.json` or the committed manifest is broken.
     """
     inputs = resolve_inputs(store, config, stage, iteration)
-    now = determine(STAGES[stage], config, iteration, inputs)
+    now = collect_fingerprint_inputs(STAGES[stage], config, iteration, inputs)
     try:
         current = store.committed(config.run, stage, iteration)
     except StoreError:
@@ -162,7 +162,7 @@ def decide(
             raise
         current = None
     if current is not None and frozen:
-        now = now.model_copy(update={"config": current.manifest.determinants.config})
+        now = now.model_copy(update={"config": current.manifest.fingerprint_inputs.config})
     fingerprint = fingerprint_of(now)
     if force:
         return Decision(False, ("force: recomputed whatever is there",), fingerprint, current)
@@ -173,7 +173,7 @@ def decide(
         return Decision(False, ("not committed yet",), fingerprint, None)
     if current.manifest.fingerprint == fingerprint:
         return Decision(True, ("nothing it depends on has changed",), fingerprint, current)
-    changed = tuple(differences(current.manifest.determinants, now))
+    changed = tuple(differences(current.manifest.fingerprint_inputs, now))
     found = store.find(config.run, stage, iteration, fingerprint)
     if found is not None:
         return Decision(True, ("an earlier output fits again", *changed), fingerprint, found)

@@ -19,10 +19,10 @@ from schemas.config import Config
 from schemas.manifest import Lineage, folder_name
 from storage.store import Committed, Store
 from tasks.engines.protocol import EngineDied
-from tasks.engines.request_journal import RequestCache
+from tasks.engines.request_journal import RequestJournal
 from tasks.engines.vllm.servers import put_to_sleep
 from tasks.pipeline.commit import commit_output
-from tasks.pipeline.fingerprint_inputs import determine, fingerprint_of
+from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs, fingerprint_of
 from tasks.pipeline.registry import STAGES, decide, resolve_inputs
 from tasks.runtime.context import StageContext
 from tasks.runtime.progress import Progress, Report
@@ -74,14 +74,14 @@ async def run_stage(
     inputs = resolve_inputs(store, config, stage, iteration)
     for part in {c.path: c for group in inputs.tables.values() for c in group}.values():
         part.check(content=True)
-    determinants = determine(spec, config, iteration, inputs)
-    fingerprint = fingerprint_of(determinants)
+    fingerprint_inputs = collect_fingerprint_inputs(spec, config, iteration, inputs)
+    fingerprint = fingerprint_of(fingerprint_inputs)
     attempt = store.next_attempt(config.run, stage, iteration, fingerprint)
     name = folder_name(fingerprint, attempt)
     started, clock = datetime.now(UTC), time.monotonic()
     with store.staging(config.run) as workdir, _stage_log(workdir / "stage.log") as log:
-        cache = (
-            RequestCache(store.requests_journal(config.run, stage, iteration, name)) if spec.roles else None
+        journal = (
+            RequestJournal(store.requests_journal(config.run, stage, iteration, name)) if spec.roles else None
         )
         ctx = StageContext(
             config=config,
@@ -94,7 +94,7 @@ async def run_stage(
             checkpoint=store.checkpoint(config.run, stage, iteration, name),
             progress=Progress(stage, report),
             log=log,
-            cache=cache,
+            journal=journal,
         )
         if spec.pool == "training" and config.pools.shared_gpu:
             for reason in await asyncio.to_thread(put_to_sleep, ctx.cache_dir):
@@ -105,14 +105,14 @@ async def run_stage(
             raise StageFailed(f"{stage}: {next(_leaves(died))}") from died
         finally:
             await ctx.close()
-            if cache:
-                cache.close()
+            if journal:
+                journal.close()
             _give_back_memory()
         committed = commit_output(
             store,
             spec,
             output,
-            determinants=determinants,
+            fingerprint_inputs=fingerprint_inputs,
             fingerprint=fingerprint,
             attempt=attempt,
             workdir=workdir,
@@ -121,8 +121,8 @@ async def run_stage(
             seconds=time.monotonic() - clock,
             lineage=lineage or Lineage(),
         )
-    if cache:
-        cache.close(remove=True)
+    if journal:
+        journal.close(remove=True)
     store.checkpoint(config.run, stage, iteration, name).unlink(missing_ok=True)
     if decision.committed is not None:
         mark_downstream_stale(store, config.run, stage, iteration)

@@ -16,9 +16,10 @@ from tasks.engines.protocol import Message, Tool
 from tasks.environments.base import Environment, OffersTools
 from tasks.prompting.native_calls import native_chat
 from tasks.prompting.truncation import Prompt, Window, fit
-from tasks.runtime.environment_model import SPEAKER
+from tasks.runtime.environment_model import ENVIRONMENT_MODEL
 
-Asked = Role | Literal["speaker"]
+Player = Role | Literal["environment_model"]
+"""Who answers a request: a role, or the model that speaks in the environment."""
 
 
 class Prompting(ABC):
@@ -131,11 +132,14 @@ class Prompting(ABC):
             chat += [message("user", observation=turn.observation), message("assistant", text=turn.text)]
         return (*chat, message("user", observation=state.observation))
 
-    def role(self, role: Asked) -> RoleSection:
-        """A role's section of the configuration, or that of the environment's speaker."""
-        place = self.config.environment if role == SPEAKER else self.config.roles
-        section: RoleSection = getattr(place, role)
-        return section
+    def role(self, role: Player) -> RoleSection:
+        """A role's section of the configuration, or that of the environment model."""
+        if role != ENVIRONMENT_MODEL:
+            section: RoleSection = getattr(self.config.roles, role)
+            return section
+        if self.config.environment.model is None:
+            raise ValueError("environment.model is not configured")
+        return self.config.environment.model
 
 
 def role_templates(config: Config) -> Mapping[str, Path]:

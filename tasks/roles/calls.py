@@ -12,7 +12,7 @@ from tasks.runtime.context import Answer, StageContext
 from tasks.text.correction import Rewrite
 from tasks.text.formats import (
     Action,
-    Described,
+    FutureText,
     Verdict,
     action_regex,
     future_regex,
@@ -28,7 +28,7 @@ UNIFORM = "uniform"
 
 
 @dataclass(frozen=True)
-class Judged:
+class Attempt:
     """An action with its critique, as the refiner's prompt lists them."""
 
     action_text: str
@@ -37,17 +37,17 @@ class Judged:
 
 
 async def sample_action(
-    ctx: StageContext, state: State, *, use: str, item: str, uniform: float = 0.0
+    ctx: StageContext, state: State, *, adapter: str, request_key: str, uniform: float = 0.0
 ) -> tuple[Answer, Action]:
     """a ~ pi(.|s) under the plain policy prompt; with probability `uniform`, a random legal action instead."""
     form = ctx.environment.action_format
     if uniform:
-        stream = random.Random(ctx.seed(UNIFORM, item))
+        stream = random.Random(ctx.seed(UNIFORM, request_key))
         if stream.random() < uniform:
             return _uniform_action(ctx.environment, state, stream)
     regex = action_regex(form, ctx.role("policy").line_chars)
     prompt = ctx.prompt("policy", "policy", state=state)
-    answer = await ctx.ask("policy", "policy", prompt, use=use, item=item, regex=regex)
+    answer = await ctx.ask("policy", "policy", prompt, adapter=adapter, request_key=request_key, regex=regex)
     return answer, read_action(answer.text, form)
 
 
@@ -68,21 +68,23 @@ def predict_prompt(
 
 
 async def predict_futures(
-    ctx: StageContext, state: State, action_text: str, count: int, *, use: str, item: str
-) -> list[tuple[Answer, Described]]:
+    ctx: StageContext, state: State, action_text: str, count: int, *, adapter: str, request_key: str
+) -> list[tuple[Answer, FutureText]]:
     """d1..dk ~ M(.|s,a), under one rendered prompt."""
     prompt = predict_prompt(ctx, state, action_text)
     regex = future_regex(ctx.role("predict").line_chars)
 
-    async def one(sample: int) -> tuple[Answer, Described]:
-        answer = await ctx.ask("predict", "predict", prompt, use=use, item=item, sample=sample, regex=regex)
+    async def one(sample: int) -> tuple[Answer, FutureText]:
+        answer = await ctx.ask(
+            "predict", "predict", prompt, adapter=adapter, request_key=request_key, sample=sample, regex=regex
+        )
         return answer, read_future(answer.text)
 
     return list(await asyncio.gather(*(one(number) for number in range(count))))
 
 
 @dataclass(frozen=True)
-class Backup:
+class BackupInputs:
     """What the backup reads: (s, a, r, s'), and a' and d' unless the transition is terminal (or bootstrapping off)."""
 
     state: State
@@ -106,7 +108,7 @@ class Backup:
 
 
 def backup_prompt(
-    ctx: StageContext, backup: Backup, *, label: tuple[str, ...] = (), trains: bool = False
+    ctx: StageContext, backup: BackupInputs, *, label: tuple[str, ...] = (), trains: bool = False
 ) -> Prompt:
     """The backup prompt."""
     return ctx.prompt(
@@ -124,15 +126,19 @@ def backup_prompt(
     )
 
 
-async def back_up(ctx: StageContext, backup: Backup, *, use: str, item: str) -> tuple[Answer, Described]:
+async def write_backup(
+    ctx: StageContext, backup: BackupInputs, *, adapter: str, request_key: str
+) -> tuple[Answer, FutureText]:
     """d ~ B(.|s,a,r,s',a',d'): a thought, then the description."""
     prompt = backup_prompt(ctx, backup)
     regex = future_regex(ctx.role("bootstrap").line_chars)
-    answer = await ctx.ask("bootstrap", "bootstrap", prompt, use=use, item=item, regex=regex)
+    answer = await ctx.ask(
+        "bootstrap", "bootstrap", prompt, adapter=adapter, request_key=request_key, regex=regex
+    )
     return answer, read_future(answer.text)
 
 
-def judge_prompt(
+def evaluate_prompt(
     ctx: StageContext,
     state: State,
     action_text: str,
@@ -146,20 +152,22 @@ def judge_prompt(
     return ctx.prompt("evaluate", "evaluate", label=label, trains=trains, **shown)
 
 
-async def judge(
-    ctx: StageContext, state: State, action_text: str, futures: list[str], *, use: str, item: str
+async def evaluate(
+    ctx: StageContext, state: State, action_text: str, futures: list[str], *, adapter: str, request_key: str
 ) -> tuple[Answer, Verdict]:
     """q ~ E(.|s,a,d1..dk)."""
-    prompt = judge_prompt(ctx, state, action_text, futures)
+    prompt = evaluate_prompt(ctx, state, action_text, futures)
     regex = verdict_regex(ctx.role("evaluate").line_chars)
-    answer = await ctx.ask("evaluate", "evaluate", prompt, use=use, item=item, regex=regex)
+    answer = await ctx.ask(
+        "evaluate", "evaluate", prompt, adapter=adapter, request_key=request_key, regex=regex
+    )
     return answer, read_verdict(answer.text)
 
 
 def refine_prompt(
     ctx: StageContext,
     state: State,
-    attempts: Sequence[Judged],
+    attempts: Sequence[Attempt],
     *,
     label: tuple[str, ...] = (),
     trains: bool = False,
@@ -169,32 +177,36 @@ def refine_prompt(
 
 
 async def refine(
-    ctx: StageContext, state: State, attempts: list[Judged], *, use: str, item: str
+    ctx: StageContext, state: State, attempts: list[Attempt], *, adapter: str, request_key: str
 ) -> tuple[Answer, Action]:
     """a_r ~ pi_r(.|s, earlier (action, critique) pairs)."""
     form = ctx.environment.action_format
     prompt = refine_prompt(ctx, state, attempts)
     regex = action_regex(form, ctx.role("refine").line_chars)
-    answer = await ctx.ask("refine", "refine", prompt, use=use, item=item, regex=regex)
+    answer = await ctx.ask("refine", "refine", prompt, adapter=adapter, request_key=request_key, regex=regex)
     return answer, read_action(answer.text, form)
 
 
 async def choose(
-    ctx: StageContext, state: State, attempts: list[Judged], *, use: str, item: str
+    ctx: StageContext, state: State, attempts: list[Attempt], *, adapter: str, request_key: str
 ) -> tuple[Answer, int | None]:
     """The final choice among tried actions: an index into `attempts`, or None when the answer names none
     of them."""
     prompt = ctx.prompt("refine", "choose", state=state, attempts=attempts)
     numbers = "|".join(str(n + 1) for n in range(len(attempts)))
-    answer = await ctx.ask("refine", "choose", prompt, use=use, item=item, regex=f"(?:{numbers})")
+    answer = await ctx.ask(
+        "refine", "choose", prompt, adapter=adapter, request_key=request_key, regex=f"(?:{numbers})"
+    )
     named = answer.text.strip().rstrip(".")
     return answer, int(named) - 1 if named.isdecimal() and 0 < int(named) <= len(attempts) else None
 
 
 async def rewrite(
-    ctx: StageContext, template: str, *, use: str, item: str, attempt: int, **variables: object
+    ctx: StageContext, template: str, *, adapter: str, request_key: str, attempt: int, **variables: object
 ) -> Rewrite:
     """One rewrite of a thought by the corrector; an empty text when the request failed."""
     prompt = ctx.prompt("correct", template, **variables)
-    answer = await ctx.ask("correct", template, prompt, use=use, item=item, sample=attempt)
+    answer = await ctx.ask(
+        "correct", template, prompt, adapter=adapter, request_key=request_key, sample=attempt
+    )
     return Rewrite(read_rewrite(answer.text), answer.generation, answer.reasoning)

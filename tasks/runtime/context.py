@@ -22,13 +22,13 @@ from tasks.engines.protocol import (
     ScoreRequest,
     Scores,
 )
-from tasks.engines.request_journal import RequestCache
-from tasks.environments import check_speaker, make_environment
+from tasks.engines.request_journal import RequestJournal
+from tasks.environments import check_environment_model, make_environment
 from tasks.environments.base import Environment, asks_model
 from tasks.prompting.native_calls import action_text
-from tasks.prompting.rendering import Asked, Prompting
+from tasks.prompting.rendering import Player, Prompting
 from tasks.prompting.truncation import Prompt
-from tasks.runtime.environment_model import Speaker
+from tasks.runtime.environment_model import EnvironmentModel
 from tasks.runtime.progress import Progress
 from tasks.runtime.stage import Inputs
 from tasks.seeding import derive_seed
@@ -89,7 +89,7 @@ class StageContext(Prompting):
     checkpoint: Path | None = None
     progress: Progress = field(default_factory=lambda: Progress("stage"))
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("nlac"))
-    cache: RequestCache | None = None
+    journal: RequestJournal | None = None
     tokens: int = 0
     _engines: dict[str, Engine] = field(default_factory=dict)
     spoken: dict[str, list[Generation]] = field(default_factory=dict)
@@ -98,12 +98,12 @@ class StageContext(Prompting):
         """A fresh environment, for one episode; `episode` keys what a model says in it.
 
         Raises:
-            UnusableEnvironment: it can't be made, or its speaker is missing.
+            UnusableEnvironment: it can't be made, or its model is missing.
         """
         environment = make_environment(self.config.environment)
-        check_speaker(self.config.environment, environment)
+        check_environment_model(self.config.environment, environment)
         if asks_model(environment):
-            environment.connect(Speaker(self, episode))
+            environment.connect(EnvironmentModel(self, episode))
         return environment
 
     def engine(self, name: str) -> Engine:
@@ -118,39 +118,40 @@ class StageContext(Prompting):
         when = () if self.stage == "evaluation" else (self.iteration,)
         return derive_seed(self.config.seed, self.stage, *when, *purpose)
 
-    def model_version(self, role: Asked, use: str | None) -> str:
-        """What plays a role: the adapter version behind `use` (None: the base model), or the fixed model its engine
+    def model_version(self, role: Player, adapter: str | None) -> str:
+        """What plays a role: the adapter version behind `adapter` (None: the base model), or the fixed model its engine
         names."""
         engine = self.config.engines[self.role(role).engine]
         if engine.backend == "scripted":
             return f"rules:{engine.rules}"
         if engine.model is not None:
             return engine.model
-        adapter = None if use is None else self.inputs.adapters[use]
-        return adapter.version if adapter else BASE
+        played = None if adapter is None else self.inputs.adapters[adapter]
+        return played.version if played else BASE
 
     async def ask(
         self,
-        role: Asked,
+        role: Player,
         template: str,
         prompt: Prompt,
         *,
-        use: str | None,
-        item: str,
+        adapter: str | None,
+        request_key: str,
         sample: int = 0,
         regex: str | None = None,
         digest: str | None = None,
     ) -> Answer:
-        """One completion of a role, or of the environment's speaker.
+        """One completion of a role, or of the environment model.
 
         Args:
             role: whose engine and sampling parameters.
             template: the template the prompt was rendered from; its digest goes into the row.
             prompt: the chat, and what was left out of it, which is recorded.
-            use: key of `inputs.adapters`: which version of the model in training plays, if the role's
+            adapter: key of `inputs.adapters`: which version of the model in training plays, if the role's
                 engine has no model of its own; None: the base model.
-            item: what this text is for; with the stage, iteration, template and sample it keys the random
-            stream. sample: number of the sample where several are drawn for one item.
+            request_key: what this text is for; with the stage, iteration, template and sample it keys the random
+                stream.
+            sample: number of the sample where several are drawn for one key.
             regex: the format to hold to, used where the role is configured `structured`.
             digest: of a prompt that was rendered from no template.
 
@@ -160,19 +161,19 @@ class StageContext(Prompting):
         section = self.role(role)
         engine = self.config.engines[section.engine]
         trained = engine.model is None
-        seed = self.seed(template, item, sample)
+        seed = self.seed(template, request_key, sample)
         sampling = Sampling(section.temperature, section.top_p, section.max_tokens, seed)
         tools = self.policy_tools if role == "policy" else ()
         request = Request(
             prompt.messages,
             sampling,
-            self.inputs.adapters.get(use) if trained and use else None,
+            self.inputs.adapters.get(adapter) if trained and adapter else None,
             regex if section.structured else None,
             section.thinking,
             tools,
         )
-        key = RequestCache.key(item, sample, request)
-        completion = self.cache.completion(key) if self.cache else None
+        key = RequestJournal.key(request_key, sample, request)
+        completion = self.journal.completion(key) if self.journal else None
         error = None
         if completion is None:
             try:
@@ -180,8 +181,8 @@ class StageContext(Prompting):
             except EngineError as failure:
                 error = str(failure)
             else:
-                if self.cache:
-                    self.cache.put(key, completion)
+                if self.journal:
+                    self.journal.put(key, completion)
         self.tokens += completion.completion_tokens if completion else 0
         text, reasoning = "", None
         if completion is not None:
@@ -189,7 +190,7 @@ class StageContext(Prompting):
             text = action_text(text) if tools else text
         generation = Generation(
             engine=section.engine,
-            model_version=self.model_version(role, use),
+            model_version=self.model_version(role, adapter),
             prompt_digest=digest or template_digest(template, self.templates),
             temperature=section.temperature,
             top_p=section.top_p,
@@ -204,10 +205,16 @@ class StageContext(Prompting):
         return Answer(text.strip(), reasoning, generation, completion, error)
 
     async def score(
-        self, role: Role, messages: tuple[Message, ...], segments: tuple[str, ...], *, use: str, item: str
+        self,
+        role: Role,
+        messages: tuple[Message, ...],
+        segments: tuple[str, ...],
+        *,
+        adapter: str,
+        request_key: str,
     ) -> tuple[tuple[float, ...], ...] | None:
         """Log-probabilities of given text, per segment; None where the role's engine can't score."""
-        scores = await self.scores(role, messages, segments, use=use, item=item)
+        scores = await self.scores(role, messages, segments, adapter=adapter, request_key=request_key)
         return None if scores is None else scores.segments
 
     async def scores(
@@ -216,8 +223,8 @@ class StageContext(Prompting):
         messages: tuple[Message, ...],
         segments: tuple[str, ...],
         *,
-        use: str,
-        item: str,
+        adapter: str,
+        request_key: str,
         top_k: int = 0,
     ) -> Scores | None:
         """The same with the `top_k` most likely tokens at each position; None where the role's engine can't give
@@ -232,14 +239,14 @@ class StageContext(Prompting):
         if not able.scoring or (top_k and not able.topk):
             return None
         trained = self.config.engines[section.engine].model is None
-        adapter = self.inputs.adapters.get(use) if trained else None
-        request = ScoreRequest(messages, segments, adapter, top_k)
-        key = RequestCache.key(item, 0, request)
-        scores = self.cache.scores(key) if self.cache else None
+        scored = self.inputs.adapters.get(adapter) if trained else None
+        request = ScoreRequest(messages, segments, scored, top_k)
+        key = RequestJournal.key(request_key, 0, request)
+        scores = self.journal.scores(key) if self.journal else None
         if scores is None:
             scores = await engine.score(request)
-            if self.cache:
-                self.cache.put(key, scores)
+            if self.journal:
+                self.journal.put(key, scores)
         return scores
 
     async def map(self, items: Iterable[T], work: Callable[[T], Awaitable[R]], unit: str) -> list[R]:

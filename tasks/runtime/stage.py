@@ -91,7 +91,7 @@ class Resolver:
     target, and with separate parameters the base model still evaluates and refines. Rollouts that take the place of
     futures are played by theta_i. Algorithm react trains nothing: its policy is the base model in every iteration.
 
-    With a warm start (`warm_start.file`) the fine-tuned model stands wherever the base model would.
+    With a warm start (`warm_start.file`) the fine-trainable model stands wherever the base model would.
     """
 
     config: Config
@@ -155,14 +155,17 @@ class Resolver:
     def _fits(self, rollout: Committed) -> bool:
         """Whether another run's episodes are of this run's environment: played in it with the same options, or
         imported, which depends on none."""
-        made, here = rollout.manifest.determinants.config, self.config.environment.model_dump(mode="json")
+        made, here = (
+            rollout.manifest.fingerprint_inputs.config,
+            self.config.environment.model_dump(mode="json"),
+        )
         if "logged" in made:
             return bool(made["environment"]["name"] == here["name"])
         return bool(made.get("environment") == here)
 
     def _same_environment(self, rollout: Committed) -> None:
         """Refuse this run's own episodes of another environment: they were imported, or the configuration changed."""
-        name = (rollout.manifest.determinants.config.get("environment") or {}).get("name")
+        name = (rollout.manifest.fingerprint_inputs.config.get("environment") or {}).get("name")
         here = self.config.environment.name
         if name not in (None, here):
             raise StageFailed(
@@ -225,7 +228,7 @@ class Resolver:
         """The new critic: writes futures."""
         return self.adapter("critic-sft", "critic", self.iteration)
 
-    def foreseer(self) -> dict[str, Adapter | None]:
+    def successor(self) -> dict[str, Adapter | None]:
         """Behind the futures: the critic that predicts them, or the policy that plays them."""
         return {"critic": self.critic()} if self.config.has_critic else {"policy": self.policy()}
 
@@ -233,6 +236,6 @@ class Resolver:
         """Writes the fresh action to improve."""
         return self.critic() if self.shared and self.config.has_critic else self.policy()
 
-    def improver(self) -> Adapter | None:
+    def refiner(self) -> Adapter | None:
         """Evaluator, refiner and corrector of thoughts."""
         return self.actor() if self.shared else self.base()

@@ -13,8 +13,8 @@ from dataclasses import replace
 from schemas.rows import BellmanTarget, BootstrapDraw, DrawnText, Generation, ReplaySample
 from storage.history import State
 from storage.replay import Draw, draw_replay
-from tasks.datasets.drawn_transitions import Replayed, load_replayed
-from tasks.roles.calls import Backup, back_up, predict_futures, sample_action
+from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
+from tasks.roles.calls import BackupInputs, predict_futures, sample_action, write_backup
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Inputs, Output, Resolver, Stage, StageFailed
 from tasks.seeding import derive_seed
@@ -23,12 +23,12 @@ from tasks.seeding import derive_seed
 async def bellman_targets(ctx: StageContext, inputs: Inputs) -> Output:
     """Draw `replay.transitions` transitions and back each up once."""
     samples = draw_samples(ctx, inputs)
-    transitions = load_replayed(inputs, (s.transition_id for s in samples))
+    transitions = load_drawn(inputs, (s.transition_id for s in samples))
 
-    async def back_up(sample: ReplaySample) -> BellmanTarget:
+    async def write_backup(sample: ReplaySample) -> BellmanTarget:
         return await bellman_target(ctx, sample, transitions[sample.transition_id])
 
-    targets = await ctx.map(samples, back_up, "targets")
+    targets = await ctx.map(samples, write_backup, "targets")
     usable = [t for t in targets if t.status == "ok"]
     return Output(
         tables={"replay_samples": list(samples), "bellman_targets": list(targets)},
@@ -76,14 +76,16 @@ def draw_samples(ctx: StageContext, inputs: Inputs) -> list[ReplaySample]:
     ]
 
 
-async def bellman_target(ctx: StageContext, sample: ReplaySample, transition: Replayed) -> BellmanTarget:
+async def bellman_target(
+    ctx: StageContext, sample: ReplaySample, transition: DrawnTransition
+) -> BellmanTarget:
     """One language Bellman backup; a failed request or an empty text is a row with a status."""
-    item = sample.sample_id
+    key = sample.sample_id
     row = BellmanTarget(
         run=ctx.config.run,
         iteration=ctx.iteration,
-        target_id=item,
-        sample_id=item,
+        target_id=key,
+        sample_id=key,
         transition_id=sample.transition_id,
         terminal=transition.done,
         thought="",
@@ -93,12 +95,14 @@ async def bellman_target(ctx: StageContext, sample: ReplaySample, transition: Re
     if not transition.done and ctx.config.backup.draws:
         numbers = ("", *(f"/{n}" for n in range(1, ctx.config.backup.draws)))
         row, *others = await asyncio.gather(
-            *(bootstrapped(ctx, row, transition.next_state, f"{item}{number}") for number in numbers)
+            *(draw_next(ctx, row, transition.next_state, f"{key}{number}") for number in numbers)
         )
         row = row.model_copy(update={"other_draws": [_other_draw(other) for other in others] or None})
         if row.status != "ok":
             return row
-    answer, described = await back_up(ctx, backup_of(row, transition), use="target", item=f"{item}/b")
+    answer, described = await write_backup(
+        ctx, backup_inputs(row, transition), adapter="target", request_key=f"{key}/b"
+    )
     row = row.model_copy(
         update={
             "thought": described.thought,
@@ -113,10 +117,12 @@ async def bellman_target(ctx: StageContext, sample: ReplaySample, transition: Re
     return row
 
 
-async def bootstrapped(ctx: StageContext, row: BellmanTarget, after: State, item: str) -> BellmanTarget:
-    """A row with a' ~ pi(.|s') and d' ~ M_target(.|s',a'), whose random streams `item` keys."""
+async def draw_next(ctx: StageContext, row: BellmanTarget, after: State, request_key: str) -> BellmanTarget:
+    """A row with a' ~ pi(.|s') and d' ~ M_target(.|s',a'), whose random streams `request_key` keys."""
     uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=False)
-    acted, action = await sample_action(ctx, after, use="policy", item=f"{item}/a", uniform=uniform)
+    acted, action = await sample_action(
+        ctx, after, adapter="policy", request_key=f"{request_key}/a", uniform=uniform
+    )
     row = row.model_copy(
         update={
             "next_thought": action.thought,
@@ -128,7 +134,9 @@ async def bootstrapped(ctx: StageContext, row: BellmanTarget, after: State, item
     )
     if acted.error or not acted.text:
         return _failed(row, "next_action_failed", acted.fault)
-    [(foreseen, future)] = await predict_futures(ctx, after, acted.text, 1, use="target", item=f"{item}/d")
+    [(foreseen, future)] = await predict_futures(
+        ctx, after, acted.text, 1, adapter="target", request_key=f"{request_key}/d"
+    )
     row = row.model_copy(
         update={
             "next_future": future.description,
@@ -160,9 +168,9 @@ def _failed(row: BellmanTarget, status: str, error: str) -> BellmanTarget:
     return row.model_copy(update={"status": status, "error": error})
 
 
-def backup_of(target: BellmanTarget, transition: Replayed) -> Backup:
+def backup_inputs(target: BellmanTarget, transition: DrawnTransition) -> BackupInputs:
     """What the backup of a target read; the correction stage needs the same."""
-    return Backup(
+    return BackupInputs(
         state=transition.state,
         action_text=transition.text,
         next_observation=transition.next_observation,
@@ -173,9 +181,9 @@ def backup_of(target: BellmanTarget, transition: Replayed) -> Backup:
     )
 
 
-def other_backups(target: BellmanTarget, transition: Replayed) -> list[Backup]:
+def other_backup_inputs(target: BellmanTarget, transition: DrawnTransition) -> list[BackupInputs]:
     """What it would have read with each other (a', d') that was drawn; those that failed are left out."""
-    read = backup_of(target, transition)
+    read = backup_inputs(target, transition)
     return [
         replace(read, next_action_text=draw.next_action_text, next_future=draw.next_future)
         for draw in target.other_draws or ()

@@ -9,12 +9,12 @@ of J prompts where J (a', d') were drawn. For `backup.loss: token_kl` it keeps t
 import asyncio
 
 from schemas.rows import BellmanTarget, CorrectedTarget
-from tasks.datasets.drawn_transitions import Replayed, load_replayed
+from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
 from tasks.engines.protocol import EngineError, Scores
-from tasks.roles.calls import Backup, backup_prompt, rewrite
+from tasks.roles.calls import BackupInputs, backup_prompt, rewrite
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Inputs, Output, Resolver, Stage, StageFailed
-from tasks.stages.bellman_targets import backup_of, other_backups
+from tasks.stages.bellman_targets import backup_inputs, other_backup_inputs
 from tasks.text.correction import correct
 from tasks.text.discounting import measure_discounting
 from tasks.text.formats import future_segments
@@ -32,7 +32,7 @@ async def cot_correction(ctx: StageContext, inputs: Inputs) -> Output:
         raise StageFailed(
             'no Bellman target is usable; look at: nlac sql "select status, error from bellman_targets"'
         )
-    transitions = load_replayed(inputs, (t.transition_id for t in targets))
+    transitions = load_drawn(inputs, (t.transition_id for t in targets))
 
     async def work(target: BellmanTarget) -> CorrectedTarget:
         return await correct_target(ctx, target, transitions[target.transition_id])
@@ -62,9 +62,11 @@ VERDICTS = ("clean", "rewritten", "thought_dropped", "row_dropped")
 DISCOUNTS = ("discount_next", "discount_future", "discount_both")
 
 
-async def correct_target(ctx: StageContext, target: BellmanTarget, transition: Replayed) -> CorrectedTarget:
+async def correct_target(
+    ctx: StageContext, target: BellmanTarget, transition: DrawnTransition
+) -> CorrectedTarget:
     """Correct one target's thought and score the label that comes out."""
-    backup = backup_of(target, transition)
+    backup = backup_inputs(target, transition)
     section = ctx.config.correction
 
     def measure(thought: str) -> Leak:
@@ -83,8 +85,8 @@ async def correct_target(ctx: StageContext, target: BellmanTarget, transition: R
         lambda attempt: rewrite(
             ctx,
             "correct_target",
-            use="target",
-            item=f"{target.target_id}/t",
+            adapter="target",
+            request_key=f"{target.target_id}/t",
             attempt=attempt,
             privileged="\n".join(backup.privileged),
             thought=target.thought,
@@ -122,11 +124,11 @@ async def correct_target(ctx: StageContext, target: BellmanTarget, transition: R
         discount_future=words.future if words else None,
         discount_both=words.both if words else None,
     )
-    return row if dropped else await score_label(ctx, row, backup, other_backups(target, transition))
+    return row if dropped else await score_label(ctx, row, backup, other_backup_inputs(target, transition))
 
 
 async def score_label(
-    ctx: StageContext, row: CorrectedTarget, backup: Backup, others: list[Backup]
+    ctx: StageContext, row: CorrectedTarget, backup: BackupInputs, others: list[BackupInputs]
 ) -> CorrectedTarget:
     """Score a corrected label's description under the prompt of its backup, and of the other (a', d').
 
@@ -141,10 +143,12 @@ async def score_label(
 
     shown = backup_prompt(ctx, backup, label=segments)
 
-    async def score(read: Backup, top_k: int) -> Scores | None:
-        item = f"{row.target_id}/s"
+    async def score(read: BackupInputs, top_k: int) -> Scores | None:
+        request_key = f"{row.target_id}/s"
         messages = (shown if read is backup else backup_prompt(ctx, read, label=segments)).messages
-        return await ctx.scores("bootstrap", messages, segments, use="target", item=item, top_k=top_k)
+        return await ctx.scores(
+            "bootstrap", messages, segments, adapter="target", request_key=request_key, top_k=top_k
+        )
 
     try:
         own, *rest = await asyncio.gather(score(backup, top_k), *(score(other, 0) for other in others))

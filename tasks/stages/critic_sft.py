@@ -9,8 +9,8 @@ log p_B - log p_theta), the priorities of the next draws. After every step the t
 import numpy as np
 
 from schemas.rows import CorrectedTarget, Priority, TrainingRow, TrainingStep
-from tasks.datasets.drawn_transitions import load_replayed
-from tasks.datasets.sft_examples import critic_examples, refined_examples, replayed_examples
+from tasks.datasets.drawn_transitions import load_drawn
+from tasks.datasets.sft_examples import critic_examples, drawn_examples, refined_examples
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Inputs, Output, Resolver, Stage
 from tasks.training.fine_tuning import Source, fine_tune, nothing_to_train
@@ -25,7 +25,7 @@ async def critic_sft(ctx: StageContext, inputs: Inputs) -> Output:
     targets: list[CorrectedTarget] = inputs.rows("corrected_targets")
     refinements = inputs.rows("refinements") if inputs.tables.get("refinements") else []
     ids = [row.transition_id for row in (*targets, *refinements)]
-    transitions = load_replayed(inputs, ids)
+    transitions = load_drawn(inputs, ids)
     main = Source(
         "corrected_targets", critic_examples(ctx, targets, inputs.rows("replay_samples"), transitions)
     )
@@ -34,7 +34,7 @@ async def critic_sft(ctx: StageContext, inputs: Inputs) -> Output:
     if refinements:
         other = Source("refinements", refined_examples(ctx, refinements, transitions))
     else:
-        other = Source("transitions", replayed_examples(ctx, transitions.values()))
+        other = Source("transitions", drawn_examples(ctx, transitions.values()))
     trained = await fine_tune(ctx, section="critic", main=main, other=other, moves_target=True)
     priorities = measure_priorities(ctx, targets, trained.result.scores)
     return Output(

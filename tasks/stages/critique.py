@@ -9,9 +9,9 @@ import random
 from collections.abc import Sequence
 
 from schemas.rows import Critique, Future, ReplaySample
-from tasks.datasets.drawn_transitions import Replayed, load_replayed
+from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
 from tasks.environments.base import tasks_by_id
-from tasks.improvement.critique import Candidate, Judgement, judge_action, numbered
+from tasks.improvement.critique import Candidate, CritiquedAction, critique_action, numbered
 from tasks.roles.calls import sample_action
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Inputs, Output, Resolver, Stage
@@ -23,14 +23,14 @@ async def critique(ctx: StageContext, inputs: Inputs) -> Output:
     """Judge one action (nlql: `improvement.actions`) at each of at most `improvement.states` drawn transitions (one
     per transition drawn)."""
     samples = choose_states(ctx, inputs.rows("replay_samples"))
-    transitions = load_replayed(inputs, (s.transition_id for s in samples))
+    transitions = load_drawn(inputs, (s.transition_id for s in samples))
     tasks = tasks_by_id(ctx.environment, {t.task_id for t in transitions.values()})
 
-    async def work(sample: ReplaySample, number: int | None) -> Judgement:
+    async def work(sample: ReplaySample, number: int | None) -> CritiquedAction:
         transition = transitions[sample.transition_id]
         candidate = await action_to_improve(ctx, sample, transition, number)
         task = tasks[transition.task_id]
-        return await judge_action(ctx, sample.sample_id, transition, task, candidate, 0, number)
+        return await critique_action(ctx, sample.sample_id, transition, task, candidate, 0, number)
 
     several = ctx.config.algorithm == "nlql"
     numbers: Sequence[int | None] = range(ctx.config.improvement.actions) if several else [None]
@@ -59,15 +59,17 @@ def choose_states(ctx: StageContext, samples: list[ReplaySample]) -> list[Replay
 
 
 async def action_to_improve(
-    ctx: StageContext, sample: ReplaySample, transition: Replayed, number: int | None = None
+    ctx: StageContext, sample: ReplaySample, transition: DrawnTransition, number: int | None = None
 ) -> Candidate:
     """A fresh a ~ pi(.|s), the `number`-th where there are several, or the replayed action."""
     if ctx.config.improvement.action == "replayed":
         parsed = Action(transition.thought, transition.action, transition.action_valid)
         return Candidate("replayed", transition.text, parsed, None)
     uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=False)
-    item = numbered(f"{sample.sample_id}/a", number)
-    answer, parsed = await sample_action(ctx, transition.state, use="actor", item=item, uniform=uniform)
+    request_key = numbered(f"{sample.sample_id}/a", number)
+    answer, parsed = await sample_action(
+        ctx, transition.state, adapter="actor", request_key=request_key, uniform=uniform
+    )
     return Candidate("fresh", answer.text, parsed, answer.generation, answer.error, answer.reasoning)
 
 
@@ -77,7 +79,7 @@ def _inputs(resolve: Resolver) -> Inputs:
             "replay_samples": [resolve.replay_samples()],
             "transitions": resolve.replay(),
         },
-        adapters={"actor": resolve.actor(), **resolve.foreseer(), "improver": resolve.improver()},
+        adapters={"actor": resolve.actor(), **resolve.successor(), "refiner": resolve.refiner()},
     )
 
 

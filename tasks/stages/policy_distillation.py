@@ -11,8 +11,8 @@ import random
 import polars as pl
 
 from schemas.rows import Refinement, TrainingRow, TrainingStep
-from tasks.datasets.drawn_transitions import load_replayed
-from tasks.datasets.sft_examples import critic_examples, refined_examples, replayed_examples
+from tasks.datasets.drawn_transitions import load_drawn
+from tasks.datasets.sft_examples import critic_examples, drawn_examples, refined_examples
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Inputs, Output, Resolver, Stage, StageFailed
 from tasks.seeding import derive_seed
@@ -25,7 +25,7 @@ async def policy_distillation(ctx: StageContext, inputs: Inputs) -> Output:
         return await rejection_fine_tuning(ctx, inputs)
     refinements: list[Refinement] = inputs.rows("refinements")
     targets = inputs.rows("corrected_targets") if inputs.tables.get("corrected_targets") else []
-    transitions = load_replayed(inputs, [row.transition_id for row in (*refinements, *targets)])
+    transitions = load_drawn(inputs, [row.transition_id for row in (*refinements, *targets)])
     main = Source("refinements", refined_examples(ctx, refinements, transitions))
     if not main.examples:
         raise nothing_to_train(
@@ -60,8 +60,8 @@ async def rejection_fine_tuning(ctx: StageContext, inputs: Inputs) -> Output:
         )
     stream = random.Random(derive_seed(ctx.config.seed, "rejection", ctx.iteration))
     drawn = stream.sample(ids, min(ctx.config.replay.transitions, len(ids)))
-    transitions = load_replayed(inputs, drawn)
-    main = Source("transitions", replayed_examples(ctx, (transitions[i] for i in drawn)))
+    transitions = load_drawn(inputs, drawn)
+    main = Source("transitions", drawn_examples(ctx, (transitions[i] for i in drawn)))
     trained = await fine_tune(ctx, section="policy", main=main, moves_target=False)
     return Output(
         tables={"training_rows": trained.rows, "training_steps": trained.steps},

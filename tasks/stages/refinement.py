@@ -9,10 +9,10 @@ nothing: the best of its sampled actions is the proposal (`tasks.improvement.bes
 """
 
 from schemas.rows import Critique, Future, Refinement
-from tasks.datasets.drawn_transitions import load_replayed
+from tasks.datasets.drawn_transitions import load_drawn
 from tasks.environments.base import tasks_by_id
 from tasks.improvement.best_of_n import best_action
-from tasks.improvement.refine import Improvement, Improver
+from tasks.improvement.refine import Improvement, Refiner
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Inputs, Output, Resolver, Stage, StageFailed
 
@@ -32,7 +32,7 @@ async def refinement(ctx: StageContext, inputs: Inputs) -> Output:
     groups: dict[str, list[Critique]] = {}
     for row in judged:
         groups.setdefault(row.sample_id, []).append(row)
-    transitions = load_replayed(inputs, (c.transition_id for c in judged))
+    transitions = load_drawn(inputs, (c.transition_id for c in judged))
     tasks = tasks_by_id(ctx.environment, {t.task_id for t in transitions.values()})
 
     async def work(group: list[Critique]) -> Improvement:
@@ -41,7 +41,7 @@ async def refinement(ctx: StageContext, inputs: Inputs) -> Output:
         if ctx.config.algorithm == "nlql":
             return Improvement([await best_action(ctx, group, transition.state, task)])
         (critique,) = group
-        return await Improver(ctx, critique, transition, task, futures[critique.critique_id]).run()
+        return await Refiner(ctx, critique, transition, task, futures[critique.critique_id]).run()
 
     done = await ctx.map(groups.values(), work, "states")
     finals = [next((r for r in d.refinements if r.distil), None) for d in done]
@@ -69,7 +69,7 @@ def _inputs(resolve: Resolver) -> Inputs:
             "futures": [here],
             "transitions": resolve.replay(),
         },
-        adapters={**resolve.foreseer(), "improver": resolve.improver()},
+        adapters={**resolve.successor(), "refiner": resolve.refiner()},
     )
 
 

@@ -30,7 +30,7 @@ async def play_episode(
     """Play one episode with the policy, or with random legal actions in a share of steps (`uniform`).
 
     The environment's own end is `done`; reaching `rollout.max_steps` is `truncated`. A request that the
-    engine refuses ends the episode with status engine_error, one of the environment's speaker with speaker_error, an
+    engine refuses ends the episode with status engine_error, one of the environment model with speaker_error, an
     environment that breaks with environment_error: its last step is not there, the earlier ones are truncated.
 
     Args:
@@ -52,8 +52,10 @@ async def play_episode(
         status, error, steps = failure.status, str(failure), 0
     for step in range(steps):
         transition_id = f"{episode_id}/{step:03d}"
-        item = f"{key}/{step:03d}"
-        answer, action = await sample_action(ctx, state, use="policy", item=item, uniform=uniform)
+        request_key = f"{key}/{step:03d}"
+        answer, action = await sample_action(
+            ctx, state, adapter="policy", request_key=request_key, uniform=uniform
+        )
         if answer.error is not None:
             status, error = answer.status, answer.error
             break

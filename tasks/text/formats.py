@@ -82,7 +82,7 @@ def write_action(thought: str, action: str) -> str:
 
 
 @dataclass(frozen=True)
-class Described:
+class FutureText:
     """A thought and a description of a future. `malformed`: no 'Future:' was written; the whole text is
     taken."""
 
@@ -91,12 +91,12 @@ class Described:
     malformed: bool
 
 
-def read_future(text: str) -> Described:
+def read_future(text: str) -> FutureText:
     """Split a predicted or backed-up future."""
     parts = _split(text, _FUTURE)
     if parts is None or not parts[1]:
-        return Described("", text.strip(), malformed=True)
-    return Described(*parts, malformed=False)
+        return FutureText("", text.strip(), malformed=True)
+    return FutureText(*parts, malformed=False)
 
 
 def future_segments(thought: str, description: str) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 exponential average.
 
 Here: rows to token ids and batches (data), the loss (loss), the KL to the base model (anchor), what a stage leaves
-on disk (adapters), LoRA adapters (lora), the model to start from (model), what of it trains (tuned), target
+on disk (adapters), LoRA adapters (lora), the model to start from (model), what of it trains (trainable), target
 parameters (ema), optimizer state (optimizer), one step (step), the loop over steps (trainer) and its checkpoint
 (checkpoint); several processes (launch, worker, processes) and a model spread over them (sharding). Not here: which
 rows are trained on, tables, Prefect.

@@ -17,7 +17,7 @@ from schemas.config import ModelSection
 from tasks.training.data import Encoded
 from tasks.training.loss import VocabularyLosses, autocast, in_chunks, label_states, targets
 from tasks.training.model import load_trainable
-from tasks.training.trainable import Tuned
+from tasks.training.trainable import Trainable
 
 Base = Callable[[], AbstractContextManager[PreTrainedModel]]
 
@@ -42,19 +42,19 @@ class Anchor:
 
 
 def make_anchor(
-    coefficient: float, rows: frozenset[str], tuned: Tuned, section: ModelSection
+    coefficient: float, rows: frozenset[str], trainable: Trainable, section: ModelSection
 ) -> Anchor | None:
     """The anchor of a model in training; None, and no cost, where the coefficient is 0.
 
     Args:
         coefficient: of the KL in the loss.
         rows: ids of the stage's own rows.
-        tuned: the model in training.
+        trainable: the model in training.
         section: its section of the configuration, which names the base.
     """
     if not coefficient:
         return None
-    without_adapter = tuned.without_adapter
+    without_adapter = trainable.without_adapter
     if without_adapter is None:
         frozen = load_trainable(section, None).requires_grad_(False)
         return Anchor(coefficient, rows, lambda: nullcontext(frozen))
@@ -62,7 +62,7 @@ def make_anchor(
     @contextmanager
     def bare() -> Iterator[PreTrainedModel]:
         with without_adapter():
-            yield tuned.model
+            yield trainable.model
 
     return Anchor(coefficient, rows, bare)
 

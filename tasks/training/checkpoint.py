@@ -18,7 +18,7 @@ from tasks.training.ema import TargetParameters
 from tasks.training.optimizer import Optimizer
 from tasks.training.processes import Processes, placed_as, whole
 from tasks.training.records import StepRecord, TrainingError
-from tasks.training.trainable import Tuned
+from tasks.training.trainable import Trainable
 
 
 class Checkpoint:
@@ -27,7 +27,7 @@ class Checkpoint:
     Args:
         path: the file; None keeps nothing.
         every: optimizer steps between two savings; 0: never.
-        tuned: the model in training.
+        trainable: the model in training.
         adamw: its optimizer.
         average: its target parameters, if they follow.
         processes: among whom it trains; the first writes.
@@ -41,13 +41,13 @@ class Checkpoint:
         self,
         path: Path | None,
         every: int,
-        tuned: Tuned,
+        trainable: Trainable,
         adamw: Optimizer,
         average: TargetParameters | None,
         processes: Processes,
     ) -> None:
         self.path, self.every = path, every
-        self.tuned, self.adamw, self.average, self.processes = tuned, adamw, average, processes
+        self.trainable, self.adamw, self.average, self.processes = trainable, adamw, average, processes
         self.steps: list[StepRecord] = []
         self.scores: dict[str, tuple[float, ...]] = {}
 
@@ -63,7 +63,7 @@ class Checkpoint:
             saved = torch.load(self.path, map_location="cpu", weights_only=True)
             self.steps = [StepRecord(**record) for record in saved["steps"]]
             self.scores = saved["scores"]
-            _put(self.tuned.parameters, saved["parameters"])
+            _put(self.trainable.parameters, saved["parameters"])
             self.adamw.go_on(saved["optimizer"], self.path)
             if self.average is not None:
                 _put(self.average.tensors, saved["target"])
@@ -88,7 +88,7 @@ class Checkpoint:
         content = {
             "steps": [asdict(record) for record in self.steps],
             "scores": self.scores,
-            "parameters": {name: whole(value) for name, value in self.tuned.parameters.items()},
+            "parameters": {name: whole(value) for name, value in self.trainable.parameters.items()},
             "optimizer": self.adamw.state(),
             "target": None
             if self.average is None

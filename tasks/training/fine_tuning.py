@@ -84,7 +84,7 @@ async def fine_tune(
         "other": other.examples if mix else [],
         "seed": ctx.seed(),
         "out": Path(ctx.workdir),
-        "rate_share": training.rate_share(ctx.iteration),
+        "lr_scale": training.lr_scale(ctx.iteration),
         "chat": chat.examples,
         "anchor": ctx.config.anchor,
         "trainer": ctx.config.trainer,

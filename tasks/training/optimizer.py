@@ -25,7 +25,7 @@ class Optimizer:
         parameters: what trains, by name.
         section: rate, warm-up, weight decay, clipping.
         state: file of an earlier `save`; None starts afresh.
-        rate_share: share of the section's rate in this stage.
+        lr_scale: share of the section's rate in this stage.
 
     Raises:
         TrainingError: the state does not belong to these parameters, or can't be read.
@@ -36,11 +36,11 @@ class Optimizer:
         parameters: Mapping[str, torch.nn.Parameter],
         section: FineTuningSection,
         state: Path | None,
-        rate_share: float = 1.0,
+        lr_scale: float = 1.0,
     ) -> None:
         self.parameters = dict(parameters)
         self.section = section
-        self.rate = section.learning_rate * rate_share
+        self.rate = section.learning_rate * lr_scale
         self.steps = 0
         # The kernels take no mixture of sharded tensors and whole ones.
         kinds = [

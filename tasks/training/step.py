@@ -10,13 +10,13 @@ from typing import get_args
 import torch
 
 from tasks.training.anchor import Anchor, anchored_losses
-from tasks.training.cpu.parallel_micro_batches import Lanes
+from tasks.training.cpu.parallel_micro_batches import ParallelMicroBatches
 from tasks.training.data import Encoded, RowRole
 from tasks.training.loss import row_coefficients, token_losses
 from tasks.training.optimizer import Optimizer
 from tasks.training.processes import ALONE, Processes
 from tasks.training.records import StepRecord, TrainingError
-from tasks.training.trainable import Tuned
+from tasks.training.trainable import Trainable
 
 ROLES = get_args(RowRole)
 
@@ -43,7 +43,7 @@ def micro_batches(rows: Sequence[Encoded], size: int) -> list[list[Encoded]]:
 
 
 def take_step(
-    tuned: Tuned,
+    trainable: Trainable,
     adamw: Optimizer,
     batch: list[Encoded],
     number: int,
@@ -54,7 +54,7 @@ def take_step(
     """Gradients, clipping, an update.
 
     Args:
-        tuned: the model in training.
+        trainable: the model in training.
         adamw: its optimizer.
         batch: the step's rows.
         number: of the step, for its record and for errors.
@@ -68,8 +68,8 @@ def take_step(
     coefficients = {row.row_id: share for row, share in zip(batch, row_coefficients(batch), strict=True)}
     anchored = anchor.tokens(batch) if anchor else 0
     # An anchor's base is this very model with its adapter off: nothing else may be computed meanwhile.
-    lanes = Lanes() if anchor else tuned.lanes
-    parameters = tuple(tuned.parameters.values())
+    lanes = ParallelMicroBatches() if anchor else trainable.lanes
+    parameters = tuple(trainable.parameters.values())
 
     def compute(part: tuple[list[Encoded], bool]) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
         """The roles' losses and the KL of a micro-batch, and its gradients where they are not added up already."""
@@ -79,17 +79,17 @@ def take_step(
         shares = torch.tensor([coefficients[row.row_id] for row in some]) / lengths
         role = torch.tensor([[row.role == role for row in some] for role in ROLES])
         weights = (role * shares * counts).repeat_interleave(lengths, dim=1)  # [role, label token]
-        device = tuned.model.device
+        device = trainable.model.device
         kl = torch.zeros((), device=device)
         gradients: Sequence[torch.Tensor | None] = ()
         try:
             # The processes of a sharded model all ask the base, or none does.
-            if anchor and (tuned.sharded or anchor.tokens(some)):
-                per_token, divergences = anchored_losses(tuned.model, some, anchor.base, tuned.dtype)
+            if anchor and (trainable.sharded or anchor.tokens(some)):
+                per_token, divergences = anchored_losses(trainable.model, some, anchor.base, trainable.dtype)
                 held = torch.tensor([row.row_id in anchor.rows for row in some]).repeat_interleave(lengths)
                 kl = (held * counts / anchored).to(device) @ divergences
             else:
-                per_token = token_losses(tuned.model, some, tuned.dtype)
+                per_token = token_losses(trainable.model, some, trainable.dtype)
             losses = weights.to(device) @ per_token
             loss = losses.sum() + anchor.coefficient * kl if anchor else losses.sum()
             if lanes.count == 1:
@@ -104,13 +104,15 @@ def take_step(
         return torch.cat([losses.detach(), kl.detach()[None]]), gradients
 
     parts = processes.share(micro_batches(batch, size))
-    totals = torch.zeros(len(ROLES) + 1, device=tuned.model.device)
-    for part_totals, gradients in lanes.map(compute, [part for part in parts if part[1] or tuned.sharded]):
+    totals = torch.zeros(len(ROLES) + 1, device=trainable.model.device)
+    for part_totals, gradients in lanes.map(
+        compute, [part for part in parts if part[1] or trainable.sharded]
+    ):
         totals += part_totals
         for parameter, gradient in zip(parameters, gradients, strict=False):
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-    processes.sum_gradients(tuned.parameters.values())
+    processes.sum_gradients(trainable.parameters.values())
     *by_role, kl_mean = processes.sum(totals).tolist()
     losses_by_role = dict(zip(ROLES, by_role, strict=True))
     loss = sum(by_role) + (anchor.coefficient * kl_mean if anchor else 0.0)

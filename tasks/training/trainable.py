@@ -15,7 +15,7 @@ from schemas.config import ModelSection, TrainerSection
 from tasks.training.adapters import WEIGHTS, check_form
 from tasks.training.cpu.fused import fuse_adapter
 from tasks.training.cpu.packing import packs
-from tasks.training.cpu.parallel_micro_batches import Lanes, lanes_for
+from tasks.training.cpu.parallel_micro_batches import ParallelMicroBatches, parallel_micro_batches_for
 from tasks.training.lora import adapter_tensors, fresh_adapter, load_adapter, save_adapter
 from tasks.training.model import load_base, load_trainable
 from tasks.training.processes import ALONE, Processes, placed_as
@@ -27,7 +27,7 @@ ONE_FILE = "1000GB"
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Trainable:
     """A model in training.
 
     Attributes:
@@ -50,17 +50,17 @@ class Tuned:
     write: Callable[[Mapping[str, torch.Tensor], Path], None]
     without_adapter: Callable[[], AbstractContextManager[None]] | None = None
     sharded: bool = False
-    lanes: Lanes = field(default_factory=Lanes)
+    lanes: ParallelMicroBatches = field(default_factory=ParallelMicroBatches)
 
 
-def make_tuned(
+def make_trainable(
     section: ModelSection,
     start: Path | None,
     seed: int,
     trainer: TrainerSection | None = None,
     processes: Processes = ALONE,
     passes: int = 1,
-) -> Tuned:
+) -> Trainable:
     """Load the model and make trainable what `model.train` says.
 
     Args:
@@ -93,7 +93,7 @@ def make_tuned(
         model = load_trainable(section, start)
         prepare(model)
         weights = dict(model.named_parameters())
-        return Tuned(
+        return Trainable(
             model,
             weights,
             weights,
@@ -109,7 +109,7 @@ def make_tuned(
         fuse_adapter(base)
     prepare(base)
     trainable = {name: value for name, value in adapted.named_parameters() if value.requires_grad}
-    return Tuned(
+    return Trainable(
         base,
         trainable,
         adapter_tensors(adapted),
@@ -117,7 +117,7 @@ def make_tuned(
         lambda tensors, path: save_adapter(adapted, tensors, path, section.name),
         adapted.disable_adapter,
         sharded=sharded,
-        lanes=Lanes() if sharded else lanes_for(base, passes),
+        lanes=ParallelMicroBatches() if sharded else parallel_micro_batches_for(base, passes),
     )
 
 
@@ -133,14 +133,16 @@ def checkpoint_layers(model: PreTrainedModel) -> None:
             module.training = True
 
 
-def target_tensors(tuned: Tuned, section: ModelSection, target: Path | None) -> Mapping[str, torch.Tensor]:
+def target_tensors(
+    trainable: Trainable, section: ModelSection, target: Path | None
+) -> Mapping[str, torch.Tensor]:
     """Where the target parameters start, checked against the parameters that they follow.
 
     Raises:
         TrainingError: the target can't be read, or is of other parameters.
     """
     if target is None:
-        return tuned.tensors
+        return trainable.tensors
     check_form(target, section.train)
     file = target / WEIGHTS[section.train]
     try:
@@ -149,14 +151,14 @@ def target_tensors(tuned: Tuned, section: ModelSection, target: Path | None) -> 
         raise TrainingError(
             f"{target}: {file.name} can't be read ({error}); run the stage that wrote this target again"
         ) from error
-    for name in sorted(saved.keys() | tuned.tensors.keys()):
-        shapes = [tuple(side[name].shape) if name in side else None for side in (saved, tuned.tensors)]
+    for name in sorted(saved.keys() | trainable.tensors.keys()):
+        shapes = [tuple(side[name].shape) if name in side else None for side in (saved, trainable.tensors)]
         if shapes[0] != shapes[1]:
             raise TrainingError(
                 f"{target}: target parameters do not match the adapter: {name} is {shapes[0]} in the target, "
                 f"{shapes[1]} in the adapter; both must come from the same run, model.train and model.lora"
             )
-    return {name: placed_as(saved[name], tensor) for name, tensor in tuned.tensors.items()}
+    return {name: placed_as(saved[name], tensor) for name, tensor in trainable.tensors.items()}
 
 
 def _write_checkpoint(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor], path: Path) -> None:

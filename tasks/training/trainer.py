@@ -20,7 +20,7 @@ from tasks.training.optimizer import Optimizer
 from tasks.training.processes import ALONE, Processes, whole
 from tasks.training.records import NothingToTrain, StepRecord, TrainingError, TrainingResult
 from tasks.training.step import micro_batches, take_step
-from tasks.training.trainable import Tuned, make_tuned, target_tensors
+from tasks.training.trainable import Trainable, make_trainable, target_tensors
 
 
 def train(
@@ -36,7 +36,7 @@ def train(
     other: Sequence[Example],
     seed: int,
     out: Path,
-    rate_share: float = 1.0,
+    lr_scale: float = 1.0,
     chat: Sequence[Example] = (),
     anchor: AnchorSection | None = None,
     trainer: TrainerSection | None = None,
@@ -62,7 +62,7 @@ def train(
         other: rows of the other role to draw on.
         seed: of a fresh adapter and the order of rows.
         out: folder; `adapter/`, `target/` (with tau) and `optimizer.pt` are written at the end, or nothing.
-        rate_share: share of the section's learning rate in this iteration (its `rate_share`).
+        lr_scale: share of the section's learning rate in this iteration (its `lr_scale`).
         chat: rows of general chat to draw on.
         anchor: their share of a batch, and the coefficient of KL(p_theta || p_base); None: neither.
         trainer: how it is computed.
@@ -95,30 +95,30 @@ def train(
     trainer = trainer or TrainerSection()
     size = section.micro_batch_rows
     passes = math.ceil(section.batch_rows / size / processes.size)
-    tuned = make_tuned(model, start, seed, trainer, processes, passes)
-    held = make_anchor(anchor.kl, frozenset(row.row_id for row in own), tuned, model)
-    adamw = Optimizer(tuned.parameters, section, optimizer, rate_share)
-    average = None if tau is None else TargetParameters(target_tensors(tuned, model, target), tau)
-    state = Checkpoint(checkpoint, trainer.checkpoint_steps, tuned, adamw, average, processes)
+    trainable = make_trainable(model, start, seed, trainer, processes, passes)
+    held = make_anchor(anchor.kl, frozenset(row.row_id for row in own), trainable, model)
+    adamw = Optimizer(trainable.parameters, section, optimizer, lr_scale)
+    average = None if tau is None else TargetParameters(target_tensors(trainable, model, target), tau)
+    state = Checkpoint(checkpoint, trainer.checkpoint_steps, trainable, adamw, average, processes)
     # peft casts each adapter's input to the adapter's float32, and autocast would only cast it back.
-    with disable_input_dtype_casting(tuned.model):
+    with disable_input_dtype_casting(trainable.model):
         if not state.restore():
-            state.scores = _scores(tuned, own, size, processes)
+            state.scores = _scores(trainable, own, size, processes)
         for record in state.steps:
             on_step(record, len(plan))
         for number in range(len(state.steps), len(plan)):
             batch = [rows[i] for i in plan[number]]
-            state.steps.append(take_step(tuned, adamw, batch, number, size, held, processes))
+            state.steps.append(take_step(trainable, adamw, batch, number, size, held, processes))
             if average is not None:
-                average.update(tuned.tensors)
+                average.update(trainable.tensors)
             on_step(state.steps[-1], len(plan))
             state.save_if_due(len(plan))
 
-    left = {"adapter": tuned.tensors} | ({} if average is None else {"target": average.tensors})
+    left = {"adapter": trainable.tensors} | ({} if average is None else {"target": average.tensors})
     for folder, tensors in left.items():
         content = {name: whole(tensor) for name, tensor in tensors.items()}
         if processes.first:
-            tuned.write(content, out / folder)
+            trainable.write(content, out / folder)
     moments = adamw.state()
     if processes.first:
         torch.save(moments, out / "optimizer.pt")
@@ -150,18 +150,18 @@ def _encode(examples: Sequence[Example], model: ModelSection) -> tuple[list[Enco
 
 @torch.no_grad()
 def _scores(
-    tuned: Tuned, rows: Sequence[Encoded], size: int, processes: Processes
+    trainable: Trainable, rows: Sequence[Encoded], size: int, processes: Processes
 ) -> dict[str, tuple[float, ...]]:
     """log p_theta of each token of the scored segments."""
 
     def of_rows(some: list[Encoded]) -> dict[str, tuple[float, ...]]:
         spans = [row.segment_spans[row.scored_segment or 0] for row in some]
-        found = label_logprobs(tuned.model, some, tuned.dtype)
+        found = label_logprobs(trainable.model, some, trainable.dtype)
         return {
             row.row_id: tuple(logprobs[begin:end].tolist())
             for row, logprobs, (begin, end) in zip(some, found, spans, strict=True)
         }
 
     batches = micro_batches([row for row in rows if row.scored_segment is not None], size)
-    scored = tuned.lanes.map(of_rows, [some for some, _ in processes.share(batches)])
+    scored = trainable.lanes.map(of_rows, [some for some, _ in processes.share(batches)])
     return processes.gather({row_id: score for part in scored for row_id, score in part.items()})

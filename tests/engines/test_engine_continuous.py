@@ -14,8 +14,8 @@ from schemas.config import EngineSection, ModelSection
 from tasks.engines.local import prefix_cache as prefixes_module
 from tasks.engines.local import sampler
 from tasks.engines.local.engine import TransformersEngine
-from tasks.engines.local.kv_cache import SlotCache
-from tasks.engines.local.prefix_cache import BLOCK, Prefixes, Text, shared
+from tasks.engines.local.kv_cache import KVCache
+from tasks.engines.local.prefix_cache import BLOCK, PrefixCache, Text, shared
 from tasks.engines.protocol import Adapter, Completion, Message, Request, Sampling, ScoreRequest
 
 RULES = "You guess a number between one and twenty, and are told whether it is higher or lower."
@@ -165,9 +165,9 @@ def test_another_adapter_shares_nothing(
 def test_what_a_batch_held_is_free_at_its_end_without_the_garbage_collector(
     engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[weakref.ref[SlotCache]] = []
+    made: list[weakref.ref[KVCache]] = []
 
-    def noted(self: SlotCache, model: PreTrainedModel, most: int) -> None:
+    def noted(self: KVCache, model: PreTrainedModel, most: int) -> None:
         made.append(weakref.ref(self))
         init(self, model, most)
 
@@ -176,8 +176,8 @@ def test_what_a_batch_held_is_free_at_its_end_without_the_garbage_collector(
             await engine.generate(greedy(turn))
         await engine.close()
 
-    init = SlotCache.__init__
-    monkeypatch.setattr(SlotCache, "__init__", noted)
+    init = KVCache.__init__
+    monkeypatch.setattr(KVCache, "__init__", noted)
     gc.disable()
     try:
         asyncio.run(checks())
@@ -216,7 +216,7 @@ def test_the_head_computes_what_is_asked_of_it_in_one_product(engine: Transforme
 def test_finished_rows_give_way_when_memory_is_full(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, known = SlotCache(model, 2), Prefixes()
+    cache, known = KVCache(model, 2), PrefixCache()
     texts = [Text("", list(range(start, start + 2 * BLOCK))) for start in (0, 100, 200)]
     for text in texts:
         cache.read(model, [0], [0], torch.tensor([list(text.tokens)]))

@@ -35,7 +35,7 @@ class Kept:
         servers.launch(self.folder, port, seconds, command or default, ENVIRONMENT, sleeps=False)
 
     def wait_ready(self) -> list[psutil.Process]:
-        """Keeper, server, and what the server started."""
+        """ServerSupervisor, server, and what the server started."""
         server = None
         while server is None or server.state != "ready":
             server = servers.read_server(self.folder)

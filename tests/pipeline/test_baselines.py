@@ -49,7 +49,7 @@ def test_react_evaluates_the_untrained_model_and_trains_nothing(
 ) -> None:
     for made in run_twice(make_config(algorithm="react"), store, iterate):
         manifest = made["evaluation"].manifest
-        assert manifest.determinants.models["policy"] == "base"
+        assert manifest.fingerprint_inputs.models["policy"] == "base"
         assert manifest.adapters == {} and manifest.tables["evaluations"].rows == 1
     policy = find_policy(store, "trial", 1)
     assert policy.adapter is None and policy.config.algorithm == "react"
@@ -126,12 +126,12 @@ def test_self_distillation_trains_and_plays_its_own_policy(
     assert set(first["critique"].scan("futures").collect()["policy_version"]) == {"uniform"}
     for stage in ("critique", "refinement"):
         assert set(second[stage].scan("futures").collect()["policy_version"]) == {theta["policy"].version}
-    models = second["critique"].manifest.determinants.models
-    assert {models[use] for use in ("actor", "policy", "improver")} == {theta["policy"].digest}
-    assert second["policy-distillation"].manifest.determinants.models["start"] == theta["policy"].digest
+    models = second["critique"].manifest.fingerprint_inputs.models
+    assert {models[use] for use in ("actor", "policy", "refiner")} == {theta["policy"].digest}
+    assert second["policy-distillation"].manifest.fingerprint_inputs.models["start"] == theta["policy"].digest
     assert {f.path for f in second["policy-distillation"].manifest.files} >= {"optimizer.pt"}
     optimizer = "policy-distillation@00000/optimizer.pt"
-    assert optimizer in second["policy-distillation"].manifest.determinants.inputs
+    assert optimizer in second["policy-distillation"].manifest.fingerprint_inputs.inputs
 
 
 def test_nlql_distils_the_action_that_is_most_probably_optimal(
@@ -163,9 +163,9 @@ def test_nlql_distils_the_action_that_is_most_probably_optimal(
         assert chosen["valid"].any()
     # The parameters are those of nlac: the new critic foresees, acts and judges, and distillation starts from it.
     critic = second["critic-sft"].manifest.adapters["critic"].digest
-    models = second["critique"].manifest.determinants.models
-    assert {models[use] for use in ("actor", "critic", "improver")} == {critic}
-    assert second["policy-distillation"].manifest.determinants.models["start"] == critic
+    models = second["critique"].manifest.fingerprint_inputs.models
+    assert {models[use] for use in ("actor", "critic", "refiner")} == {critic}
+    assert second["policy-distillation"].manifest.fingerprint_inputs.models["start"] == critic
     assert {"policy", "target"} == set(second["policy-distillation"].manifest.adapters)
     trained = [m["policy-distillation"].manifest.rows_in for m in (first, second)]
     assert len(distilled(store)) == sum(trained) > 0
@@ -196,7 +196,7 @@ def test_what_an_algorithm_lacks_is_refused(make_config: MakeConfig, tmp_path: P
     with pytest.raises(ValidationError, match=r"improvement\.from_iteration"):
         make_config(algorithm="self_distillation", improvement={"from_iteration": 1})
     against_a_model = {
-        "name": "textarena", "options": {"game": "TicTacToe-v0"}, "speaker": {"engine": "rules", "structured": False}
+        "name": "textarena", "options": {"game": "TicTacToe-v0"}, "model": {"engine": "rules", "structured": False}
     }  # fmt: skip
     with pytest.raises(ConfigError, match=r"algorithm: self_distillation .* is not replayable"):
         check_config(

@@ -9,7 +9,7 @@ import pytest
 
 from schemas.config import Config
 from storage.store import Store
-from tasks.environments.base import SpeakerFailed, Step
+from tasks.environments.base import EnvironmentModelFailed, Step
 from tasks.environments.textarena import TextArena
 from tasks.measures.baseline import Baseline, baseline
 from tasks.runtime.context import StageContext
@@ -100,7 +100,7 @@ class Silent(Idle):
     """A game in which somebody should speak, and can't."""
 
     async def step(self, action: str) -> Step:
-        raise SpeakerFailed("the line is dead")
+        raise EnvironmentModelFailed("the line is dead")
 
 
 def test_an_evaluation_stands_without_a_baseline_that_could_not_be_played(

@@ -56,10 +56,10 @@ def test_early_iterations_train_the_critic_alone_and_later_ones_go_on_from_it(
 
     second = {r.committed.manifest.stage: r.committed for r in iterate(config)}
     assert (
-        second["rollout"].manifest.determinants.models["policy"]
+        second["rollout"].manifest.fingerprint_inputs.models["policy"]
         == first["critic-sft"].manifest.adapters["critic"].digest
     )
-    assert second["bellman-targets"].manifest.determinants.models["target"] == (
+    assert second["bellman-targets"].manifest.fingerprint_inputs.models["target"] == (
         first["critic-sft"].manifest.adapters["target"].digest
     )
     mixed = second["critic-sft"].scan("training_rows").filter(pl.col("role") == "policy").collect()
@@ -132,5 +132,5 @@ def test_what_can_not_be_is_refused(lake: Callable[..., Config], tmp_path: Path)
 
 def test_the_rate_falls_linearly_between_two_iterations(lake: Callable[..., Config]) -> None:
     critic = lake(critic={"decay_from": 10, "decay_until": 20, "final_rate": 0.1}).critic
-    assert [critic.rate_share(i) for i in (0, 10, 15, 20, 99)] == pytest.approx([1, 1, 0.55, 0.1, 0.1])
-    assert lake(critic={"decay_from": None, "decay_until": None}).critic.rate_share(99) == 1.0
+    assert [critic.lr_scale(i) for i in (0, 10, 15, 20, 99)] == pytest.approx([1, 1, 0.55, 0.1, 0.1])
+    assert lake(critic={"decay_from": None, "decay_until": None}).critic.lr_scale(99) == 1.0

@@ -34,7 +34,7 @@ def test_two_iterations_write_every_table_and_go_on_from_one_another(
     assert set(table(store, "rollout", "transitions")["policy_version"]) == {
         "rules:tests.support.rules:number_game"
     }
-    now = store.committed("trial", "critic-sft", 1).manifest.determinants
+    now = store.committed("trial", "critic-sft", 1).manifest.fingerprint_inputs
     assert now.models["start"] == policy.digest
     assert "policy-distillation@00000/optimizer.pt" in now.inputs
     drawn = table(store, "bellman-targets", "replay_samples", 1)
@@ -160,7 +160,7 @@ def test_separate_adapters_follow_their_own_column_of_the_table(
     iterate(config)
 
     def models(stage: str, iteration: int) -> dict[str, str]:
-        return store.committed("trial", stage, iteration).manifest.determinants.models
+        return store.committed("trial", stage, iteration).manifest.fingerprint_inputs.models
 
     psi = {i: store.committed("trial", "critic-sft", i).manifest.adapters for i in (0, 1)}
     phi = {i: store.committed("trial", "policy-distillation", i).manifest.adapters for i in (0, 1)}
@@ -170,7 +170,7 @@ def test_separate_adapters_follow_their_own_column_of_the_table(
     assert models("critic-sft", 1)["start"] == psi[0]["critic"].digest
     assert models("critique", 1)["critic"] == psi[1]["critic"].digest
     assert models("critique", 1)["actor"] == phi[0]["policy"].digest
-    assert models("critique", 1)["improver"] == models("refinement", 1)["improver"] == "base"
+    assert models("critique", 1)["refiner"] == models("refinement", 1)["refiner"] == "base"
     assert models("policy-distillation", 1)["start"] == phi[0]["policy"].digest
     assert set(table(store, "critic-sft", "training_rows", 1)["role"]) == {"critic"}
     assert set(table(store, "policy-distillation", "training_rows", 1)["role"]) == {"policy"}
@@ -184,7 +184,7 @@ def test_shared_parameters_follow_theirs(
     iterate(config)
 
     def models(stage: str, iteration: int) -> dict[str, str]:
-        return store.committed("trial", stage, iteration).manifest.determinants.models
+        return store.committed("trial", stage, iteration).manifest.fingerprint_inputs.models
 
     theta = store.committed("trial", "policy-distillation", 0).manifest.adapters
     mid = store.committed("trial", "critic-sft", 1).manifest.adapters
@@ -195,7 +195,7 @@ def test_shared_parameters_follow_theirs(
         == theta["target"].digest
     )
     assert models("critique", 1) | {"base": ""} == {
-        "base": "", "actor": mid["critic"].digest, "critic": mid["critic"].digest, "improver": mid["critic"].digest,
+        "base": "", "actor": mid["critic"].digest, "critic": mid["critic"].digest, "refiner": mid["critic"].digest,
     }  # fmt: skip
     assert models("policy-distillation", 1)["start"] == mid["critic"].digest
     assert models("policy-distillation", 1)["target"] == mid["target"].digest
@@ -231,7 +231,7 @@ def test_replay_never_sees_a_planted_eval_row(
     ]
     commit_rows(
         store, "rollout", 0, {"episodes": episodes, "transitions": [*rows, *planted]},
-        determinants=made.manifest.determinants, attempt=2,
+        fingerprint_inputs=made.manifest.fingerprint_inputs, attempt=2,
     )  # fmt: skip
     iterate(config)
     assert table(store, "rollout", "transitions").height == 2 * len(rows)

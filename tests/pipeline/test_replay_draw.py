@@ -125,7 +125,7 @@ def test_a_whole_iteration_over_two_runs_names_the_inputs_of_both(
         "refinement",
         "policy-distillation",
     ):
-        inputs = done[stage].manifest.determinants.inputs
+        inputs = done[stage].manifest.fingerprint_inputs.inputs
         assert inputs["rollout@00000.transitions"] == digest["trial"], stage
         assert inputs["other/rollout@00000.transitions"] == digest["other"], stage
     improved = done["refinement"].scan("refinements").filter(pl.col("distil")).collect()

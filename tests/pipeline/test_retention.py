@@ -24,11 +24,11 @@ from tasks.datasets.chats import (
     load_conversations,
 )
 from tasks.engines.protocol import Adapter
-from tasks.engines.request_journal import RequestCache
+from tasks.engines.request_journal import RequestJournal
 from tasks.measures.retention import divergence, measure_retention, retention_metrics
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.early_stopping import should_stop, stop_reason
-from tasks.pipeline.fingerprint_inputs import determine
+from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs
 from tasks.pipeline.registry import STAGES, decide, resolve_inputs
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Inputs, Output
@@ -99,7 +99,7 @@ def measured(make_config: Callable[..., Config], tmp_path: Path) -> Callable[...
     """Retention of a policy, with a journal that a second call finds."""
 
     def measure(adapter: Adapter | None) -> list[Retention]:
-        cache = RequestCache(tmp_path / "journal")
+        cache = RequestJournal(tmp_path / "journal")
         ctx = context(make_config(**MODEL_POLICY), adapter, tmp_path, cache)
 
         async def run() -> list[Retention]:
@@ -115,7 +115,7 @@ def measured(make_config: Callable[..., Config], tmp_path: Path) -> Callable[...
 
 
 def context(
-    config: Config, adapter: Adapter | None, folder: Path, cache: RequestCache | None = None
+    config: Config, adapter: Adapter | None, folder: Path, cache: RequestJournal | None = None
 ) -> StageContext:
     return StageContext(
         config, "evaluation", 0, Inputs(adapters={"policy": adapter}), folder, folder, cache=cache
@@ -158,8 +158,8 @@ def test_evaluation_measures_how_far_the_policy_has_drifted(
     assert (frame["kl"] > 0).all() and (frame["drift"] != 0).all() and (frame["base_logprob"] < 0).all()
     assert output.metrics["retention_kl"] == pytest.approx(frame["kl"].mean())
     assert output.metrics["retention_drift"] == pytest.approx(frame["drift"].mean())
-    determinants = determine(STAGES["evaluation"], config, 0, ctx.inputs)
-    assert len(determinants.config["evaluation.retention"]) == 64
+    fingerprint_inputs = collect_fingerprint_inputs(STAGES["evaluation"], config, 0, ctx.inputs)
+    assert len(fingerprint_inputs.config["evaluation.retention"]) == 64
 
 
 def test_the_base_model_has_not_drifted_from_itself_and_a_resumed_stage_asks_for_no_score_twice(
@@ -239,7 +239,10 @@ def test_the_fingerprint_holds_the_content_of_the_chat_file_not_its_place(
     assert fingerprint(moved[1]) != fingerprint(shipped)
     unused = make_config(anchor={"chat_file": str(files[1])})
     inputs = resolve_inputs(store, unused, "critic-sft", 0)
-    assert determine(STAGES["critic-sft"], unused, 0, inputs).config["anchor"]["chat_file"] is None
+    assert (
+        collect_fingerprint_inputs(STAGES["critic-sft"], unused, 0, inputs).config["anchor"]["chat_file"]
+        is None
+    )
 
 
 def test_a_relative_chat_file_is_looked_up_from_the_project_too(

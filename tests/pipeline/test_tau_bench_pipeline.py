@@ -91,7 +91,7 @@ def test_an_iteration_runs_with_a_scripted_user(
 def test_an_iteration_runs_with_a_model_as_the_user(
     serving: Callable[..., Config], store: Store, iterate: Iterate
 ) -> None:
-    config = serving({"options": {"train_split": "dev"}, "speaker": {"engine": "user"}})
+    config = serving({"options": {"train_split": "dev"}, "model": {"engine": "user"}})
     check_config(config, store.root)
     results = {r.committed.manifest.stage: r.committed for r in iterate(config)}
     assert list(results) == list(ALGORITHMS["nlac"])
@@ -108,12 +108,12 @@ def test_a_user_who_fails_to_answer_ends_the_episode_with_a_status(
 ) -> None:
     options = {"eval_split": "dev", "train_split": "train"}
     config = serving(
-        {"options": options, "speaker": {"engine": "user"}}, algorithm="react", evaluation={"episodes": 20}
+        {"options": options, "model": {"engine": "user"}}, algorithm="react", evaluation={"episodes": 20}
     )
     (result,) = iterate(config)
     episodes = result.committed.scan("episodes").collect()
     failed = episodes.filter(status="speaker_error")
-    assert set(failed["error"]) == {"environment.speaker: the line is dead"}
+    assert set(failed["error"]) == {"environment.model: the line is dead"}
     from tasks.environments.tau_bench.package import load_domain
 
     named = sum("daiki" in task.instruction.lower() for task in load_domain("retail").tasks["dev"])
@@ -135,7 +135,7 @@ def test_the_airline_is_evaluated_and_never_trained_on(
 
 
 def test_a_user_played_by_nobody_is_refused(serving: Callable[..., Config], store: Store) -> None:
-    with pytest.raises(ConfigError, match=r"environment\.speaker: in tau_bench/retail a model speaks"):
+    with pytest.raises(ConfigError, match=r"environment\.model: in tau_bench/retail a model speaks"):
         check_config(serving({"options": {}}), store.root)
 
 

@@ -25,16 +25,16 @@ def arena(make_config: Callable[..., Config]) -> Callable[..., Config]:
 
     def make(game: str, opponent: str | None = None, **settings: Any) -> Config:
         engines: dict[str, Any] = {"rules": PLAYER}
-        speaker = None
+        model = None
         if opponent:
             engines["other"] = {"backend": "scripted", "rules": f"tests.support.arena_rules:{opponent}"}
-            speaker = {"engine": "other"}
+            model = {"engine": "other"}
         return make_config(
             engines=engines,
             environment={
                 "name": "textarena",
                 "options": {"game": game, "settings": settings},
-                "speaker": speaker,
+                "model": model,
             },
             model={"context_length": 8000},
             rollout={"episodes": 6, "max_steps": 5},
@@ -88,7 +88,7 @@ def test_an_opponent_without_an_answer_ends_its_own_episode(
     begin_iteration(store, config, 0)
     episodes = asyncio.run(run_stage(store, config, "rollout", 0)).committed.scan("episodes").collect()
     failed = episodes.filter(status="speaker_error")
-    assert failed.height and set(failed["error"]) == {"environment.speaker: too tired"}
+    assert failed.height and set(failed["error"]) == {"environment.model: too tired"}
 
 
 def test_a_game_that_breaks_ends_its_own_episode(arena: Callable[..., Config], store: Store) -> None:
@@ -104,7 +104,7 @@ def test_a_game_that_breaks_ends_its_own_episode(arena: Callable[..., Config], s
 
 
 def test_a_game_for_two_without_an_opponent_is_refused(arena: Callable[..., Config], store: Store) -> None:
-    with pytest.raises(ConfigError, match=r"environment\.speaker: in textarena/TicTacToe-v0 a model speaks"):
+    with pytest.raises(ConfigError, match=r"environment\.model: in textarena/TicTacToe-v0 a model speaks"):
         check_config(arena("TicTacToe-v0"), store.root)
 
 

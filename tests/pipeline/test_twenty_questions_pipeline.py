@@ -47,7 +47,7 @@ def test_an_iteration_runs_on_the_facts_alone(
     assert tuple(results) == ALGORITHMS["nlac"]
     episodes = results["rollout"].scan("episodes").collect()
     steps = results["rollout"].scan("transitions").collect()
-    files = {k: v for k, v in results["rollout"].manifest.determinants.config.items() if ".files." in k}
+    files = {k: v for k, v in results["rollout"].manifest.fingerprint_inputs.config.items() if ".files." in k}
     assert set(files) == {f"environment.files.{n}" for n in ("objects", "categories", "facts", "sizes")}
     assert (episodes["status"] == "ok").all()
     assert episodes["done"].all() and (episodes["steps"] == 20).all() and not episodes["truncated"].any()
@@ -62,7 +62,7 @@ def test_an_iteration_runs_on_the_facts_alone(
 def test_a_model_answers_and_an_answer_that_is_none_ends_its_episode(
     game: Callable[..., Config], store: Store
 ) -> None:
-    config = game(options={}, speaker={"engine": "oracle", "temperature": 0})
+    config = game(options={}, model={"engine": "oracle", "temperature": 0})
     check_config(config, store.root)
     begin_iteration(store, config, 0)
     made = asyncio.run(run_stage(store, config, "rollout", 0)).committed

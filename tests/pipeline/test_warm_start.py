@@ -107,7 +107,7 @@ def test_iteration_zero_begins_from_the_warm_start_and_everything_follows_from_i
         ("rollout", "policy"), ("bellman-targets", "policy"), ("bellman-targets", "target"),
         ("cot-correction", "target"), ("critic-sft", "start"), ("critic-sft", "target"),
     ):  # fmt: skip
-        assert made[stage].manifest.determinants.models[use] == warm.digest, (stage, use)
+        assert made[stage].manifest.fingerprint_inputs.models[use] == warm.digest, (stage, use)
     # The same demonstrations elsewhere are the same warm start; others are another one.
     moved = file.rename(file.with_name("moved.parquet"))
     assert decide(
@@ -123,9 +123,9 @@ def test_separate_parameters_evaluate_and_refine_with_the_warm_start(
     config = make_config(warm_start={"file": str(file), **WARM}, parameters="separate")
     made = {r.committed.manifest.stage: r.committed for r in iterate(config)}
     warm = made["warm-start"].manifest.adapters["warm_start"].digest
-    critique = made["critique"].manifest.determinants.models
-    assert (critique["actor"], critique["improver"]) == (warm, warm)
-    assert made["policy-distillation"].manifest.determinants.models["start"] == warm
+    critique = made["critique"].manifest.fingerprint_inputs.models
+    assert (critique["actor"], critique["refiner"]) == (warm, warm)
+    assert made["policy-distillation"].manifest.fingerprint_inputs.models["start"] == warm
 
 
 def test_react_evaluates_the_warm_start(
@@ -133,7 +133,7 @@ def test_react_evaluates_the_warm_start(
 ) -> None:
     config = make_config(warm_start={"file": str(file), **WARM}, algorithm="react")
     warm, evaluated = (r.committed.manifest for r in iterate(config))
-    assert evaluated.determinants.models["policy"] == warm.adapters["warm_start"].digest
+    assert evaluated.fingerprint_inputs.models["policy"] == warm.adapters["warm_start"].digest
     assert resolve_inputs(store, config, "evaluation", 1).adapters["policy"] is not None
     policy = find_policy(store, "trial")
     assert policy.adapter is not None and policy.adapter.version == warm.adapters["warm_start"].version

@@ -27,12 +27,12 @@ class Asked:
 
     async def reset(self, task: Task) -> str:
         self._turn, self._task = 0, task
-        return await self._ask(({"role": "system", "content": f"open {task.task_id}"},), item="open")
+        return await self._ask(({"role": "system", "content": f"open {task.task_id}"},), request_key="open")
 
     async def step(self, action: str) -> Step:
         self._turn += 1
         asked = ({"role": "system", "content": "answer"}, {"role": "user", "content": action})
-        said = await self._ask(asked, item=str(self._turn), regex="yes|no")
+        said = await self._ask(asked, request_key=str(self._turn), regex="yes|no")
         return Step(
             said, reward=float(said == "yes"), done=said == "yes" or self._turn == 2, success=said == "yes"
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from schemas.frames import to_frame
-from schemas.manifest import AdapterEntry, Determinants, FileEntry, Manifest, folder_name
+from schemas.manifest import AdapterEntry, FileEntry, FingerprintInputs, Manifest, folder_name
 from schemas.rows import TABLES, Row
 from storage.files import sha256_file
 from storage.parquet.staged import stage_table
@@ -28,17 +28,17 @@ def commit_rows(
     prompts: Mapping[str, str] | None = None,
     metrics: Mapping[str, float] | None = None,
     attempt: int = 1,
-    determinants: Determinants | None = None,
+    fingerprint_inputs: FingerprintInputs | None = None,
 ) -> Committed:
     """Commit tables, and adapter folders (kind -> a folder that is moved in), with a true manifest.
 
-    Without `determinants` they are made of config, prompts and inputs.
+    Without `fingerprint_inputs` they are made of config, prompts and inputs.
     """
-    determinants = determinants or Determinants(
+    fingerprint_inputs = fingerprint_inputs or FingerprintInputs(
         stage=stage, code_version=1, run=run, iteration=iteration, config=dict(config or {}),
         prompts=dict(prompts or {}), models={}, inputs=dict(inputs or {}),
     )  # fmt: skip
-    fingerprint = fingerprint_of(determinants)
+    fingerprint = fingerprint_of(fingerprint_inputs)
     with store.staging(run) as folder:
         entries = {
             name: stage_table(folder, TABLES[name], to_frame(TABLES[name], rows))
@@ -58,7 +58,7 @@ def commit_rows(
             if p.is_file()
         ]
         manifest = Manifest(
-            fingerprint=fingerprint, attempt=attempt, determinants=determinants, tables=entries,
+            fingerprint=fingerprint, attempt=attempt, fingerprint_inputs=fingerprint_inputs, tables=entries,
             adapters=made, files=files, rows_in=sum(e.rows for e in entries.values()),
             metrics=dict(metrics or {}), tokens=100,
             started_at="2026-01-01T00:00:00+00:00", seconds=1.5, packages={}, machine="test",

@@ -8,7 +8,7 @@ import torch
 
 from schemas.config import LoraSection, ModelSection
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
-from tasks.training.trainable import Tuned, make_tuned
+from tasks.training.trainable import Trainable, make_trainable
 from tests.support.tiny import make_tiny_checkpoint
 
 
@@ -43,9 +43,9 @@ def chat(checkpoint: Path) -> ChatTokenizer:
 
 
 @pytest.fixture
-def tuned(model_section: ModelSection) -> Tuned:
+def trainable(model_section: ModelSection) -> Trainable:
     """A model whose adapter is not zero."""
-    made = make_tuned(model_section, None, seed=1)
+    made = make_trainable(model_section, None, seed=1)
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(2)
         for name, parameter in made.parameters.items():

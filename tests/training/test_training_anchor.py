@@ -26,7 +26,7 @@ from tasks.training.loss import label_logprobs, row_coefficients, token_losses
 from tasks.training.optimizer import Optimizer
 from tasks.training.records import TrainingResult
 from tasks.training.step import take_step
-from tasks.training.trainable import Tuned, make_tuned
+from tasks.training.trainable import Trainable, make_trainable
 from tasks.training.trainer import train
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=2, learning_rate=0.01)
@@ -64,9 +64,9 @@ def always(model: Any) -> Iterator[Any]:
     yield model
 
 
-def moved(section: ModelSection) -> Tuned:
+def moved(section: ModelSection) -> Trainable:
     """A model in training that is no longer its base."""
-    made = make_tuned(section, None, seed=1)
+    made = make_trainable(section, None, seed=1)
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(2)
         for name, parameter in made.parameters.items():
@@ -113,48 +113,51 @@ def test_the_kl_is_that_of_full_logits_whatever_the_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     section = model_section.model_copy(update={"train": form})
-    tuned, untouched = moved(section), make_tuned(section.model_copy(update={"train": "full"}), None, 0).model
+    trainable, untouched = (
+        moved(section),
+        make_trainable(section.model_copy(update={"train": "full"}), None, 0).model,
+    )
     rows = encoded(chat, critic(1), critic(2), policy(3))
-    anchor = make_anchor(0.5, frozenset(), tuned, section)
+    anchor = make_anchor(0.5, frozenset(), trainable, section)
     assert anchor
     if chunked:
-        monkeypatch.setattr(loss_module, "LOGITS", 14 * tuned.model.config.vocab_size)
-    losses, divergences = anchored_losses(tuned.model, rows, anchor.base)
-    torch.testing.assert_close(losses, token_losses(tuned.model, rows), rtol=1e-4, atol=1e-5)
+        monkeypatch.setattr(loss_module, "LOGITS", 14 * trainable.model.config.vocab_size)
+    losses, divergences = anchored_losses(trainable.model, rows, anchor.base)
+    torch.testing.assert_close(losses, token_losses(trainable.model, rows), rtol=1e-4, atol=1e-5)
     divergences.sum().backward()
-    gradients = {name: parameter.grad.clone() for name, parameter in tuned.parameters.items()}
+    gradients = {name: parameter.grad.clone() for name, parameter in trainable.parameters.items()}
     expected = []
     for row in rows:
         ids = torch.tensor([[*row.prompt_ids, *row.label_ids]])
         at = slice(len(row.prompt_ids) - 1, -1)
-        ours = tuned.model(input_ids=ids).logits[0, at].log_softmax(-1)
+        ours = trainable.model(input_ids=ids).logits[0, at].log_softmax(-1)
         with torch.no_grad():
             base = untouched(input_ids=ids).logits[0, at].log_softmax(-1)
         expected.append((ours.exp() * (ours - base)).sum(-1))
     torch.testing.assert_close(divergences, torch.cat(expected), rtol=1e-3, atol=1e-5)
-    for parameter in tuned.parameters.values():
+    for parameter in trainable.parameters.values():
         parameter.grad = None
     torch.cat(expected).sum().backward()
-    for name, parameter in tuned.parameters.items():
+    for name, parameter in trainable.parameters.items():
         assert (gradients[name] - parameter.grad).norm() <= 1e-3 * parameter.grad.norm(), name
 
 
 def test_the_base_is_the_model_without_its_adapter_and_leaves_it_as_it_was(
     model_section: ModelSection, chat: ChatTokenizer
 ) -> None:
-    tuned = moved(model_section)
+    trainable = moved(model_section)
     rows = encoded(chat, critic(1))
     with torch.no_grad():
-        before = label_logprobs(tuned.model, rows)[0]
-        anchor = make_anchor(1.0, frozenset(), tuned, model_section)
+        before = label_logprobs(trainable.model, rows)[0]
+        anchor = make_anchor(1.0, frozenset(), trainable, model_section)
         assert anchor
         with anchor.base() as base:
-            assert base is tuned.model, "no second copy"
+            assert base is trainable.model, "no second copy"
             bare = label_logprobs(base, rows)[0]
-        fresh = label_logprobs(make_tuned(model_section, None, seed=9).model, rows)[0]
+        fresh = label_logprobs(make_trainable(model_section, None, seed=9).model, rows)[0]
         assert torch.equal(bare, fresh) and not torch.allclose(bare, before, atol=1e-3)
-        assert torch.equal(label_logprobs(tuned.model, rows)[0], before)
-    assert all(parameter.requires_grad for parameter in tuned.parameters.values())
+        assert torch.equal(label_logprobs(trainable.model, rows)[0], before)
+    assert all(parameter.requires_grad for parameter in trainable.parameters.values())
 
 
 @pytest.mark.parametrize("form", ["lora", "full"])
@@ -174,23 +177,23 @@ def test_the_kl_is_zero_before_the_first_step_and_not_after_it(
 def test_the_kl_is_a_mean_over_the_label_tokens_of_the_own_rows_alone(
     model_section: ModelSection, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuned = moved(model_section)
+    trainable = moved(model_section)
     batch = encoded(chat, critic(1), policy(1), critic(5), chat_row(3))
     own = frozenset({"critic/1", "critic/5"})
-    anchor = make_anchor(0.3, own, tuned, model_section)
+    anchor = make_anchor(0.3, own, trainable, model_section)
     assert anchor
-    _, divergences = anchored_losses(tuned.model, batch, anchor.base)
+    _, divergences = anchored_losses(trainable.model, batch, anchor.base)
     parts = divergences.detach().split([len(row.label_ids) for row in batch])
     expected = torch.cat([parts[0], parts[2]]).mean().item()
-    optimizer = Optimizer(tuned.parameters, TrainingSection(), None)
+    optimizer = Optimizer(trainable.parameters, TrainingSection(), None)
     monkeypatch.setattr(optimizer, "step", lambda: None)  # leave the gradients to be compared
     monkeypatch.setattr(optimizer, "clip", lambda: 1.0)
     seen = []
     for size in (4, 1):
-        record = take_step(tuned, optimizer, batch, 0, size, anchor)
+        record = take_step(trainable, optimizer, batch, 0, size, anchor)
         assert record.anchor_kl == pytest.approx(expected, rel=1e-4)
-        seen.append({name: parameter.grad for name, parameter in tuned.parameters.items()})
-        for parameter in tuned.parameters.values():
+        seen.append({name: parameter.grad for name, parameter in trainable.parameters.items()})
+        for parameter in trainable.parameters.values():
             parameter.grad = None
     for name, gradient in seen[0].items():
         assert (gradient - seen[1][name]).norm() <= 1e-4 * gradient.norm()
@@ -211,7 +214,7 @@ def test_a_larger_coefficient_keeps_the_model_closer_to_its_base(
 
 def test_without_an_anchor_nothing_is_computed(model_section: ModelSection, tmp_path: Path) -> None:
     full = model_section.model_copy(update={"train": "full"})
-    assert make_anchor(0.0, frozenset(), make_tuned(full, None, 0), full) is None
+    assert make_anchor(0.0, frozenset(), make_trainable(full, None, 0), full) is None
     result = run(model_section, tmp_path)
     assert (
         [step.anchor_kl for step in result.steps] == [step.chat_loss for step in result.steps] == [None, None]
@@ -219,11 +222,11 @@ def test_without_an_anchor_nothing_is_computed(model_section: ModelSection, tmp_
 
 
 def test_chat_rows_have_a_mean_of_their_own(model_section: ModelSection, chat: ChatTokenizer) -> None:
-    tuned = moved(model_section)
+    trainable = moved(model_section)
     batch = encoded(chat, critic(1, 0.5), policy(1), chat_row(1), chat_row(2))
     assert row_coefficients(batch) == [0.5, 1.0, 0.5, 0.5]
-    nll = [-logprobs.mean().item() for logprobs in label_logprobs(tuned.model, batch)]
-    record = take_step(tuned, Optimizer(tuned.parameters, TrainingSection(), None), batch, 0, 4)
+    nll = [-logprobs.mean().item() for logprobs in label_logprobs(trainable.model, batch)]
+    record = take_step(trainable, Optimizer(trainable.parameters, TrainingSection(), None), batch, 0, 4)
     assert record.chat_loss == pytest.approx((nll[2] + nll[3]) / 2, rel=1e-4)
     assert record.loss == pytest.approx(0.5 * nll[0] + nll[1] + (nll[2] + nll[3]) / 2, rel=1e-4)
 

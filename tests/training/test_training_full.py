@@ -165,7 +165,7 @@ def test_the_rate_is_the_sections_times_its_share_of_the_iteration(
 ) -> None:
     """From 1 in iteration 2 to .1 in iteration 12: .55 halfway. It stays the same within a stage."""
     section = SECTION.model_copy(update={"decay_from": 2, "decay_until": 12, "warmup_steps": 2})
-    shares = [section.rate_share(iteration) for iteration in (0, 2, 7, 12, 20)]
+    shares = [section.lr_scale(iteration) for iteration in (0, 2, 7, 12, 20)]
     assert shares == pytest.approx([1.0, 1.0, 0.55, 0.1, 0.1])
-    result = run(full, tmp_path, section, rate_share=shares[2])
+    result = run(full, tmp_path, section, lr_scale=shares[2])
     assert [step.learning_rate for step in result.steps] == pytest.approx([0.55 * 0.0015, 0.55 * 0.003])

@@ -8,23 +8,23 @@ from tiny_rows import close, critic, encoded, gradients, policy
 
 from schemas.config import TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
-from tasks.training.cpu.parallel_micro_batches import Lanes, lanes_for
+from tasks.training.cpu.parallel_micro_batches import ParallelMicroBatches, parallel_micro_batches_for
 from tasks.training.loss import label_logprobs
 from tasks.training.optimizer import Optimizer
 from tasks.training.step import take_step
-from tasks.training.trainable import Tuned
+from tasks.training.trainable import Trainable
 
 
 def test_lanes_give_the_losses_and_gradients_of_one_lane_and_the_same_bytes_each_time(
-    tuned: Tuned, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+    trainable: Trainable, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = encoded(chat, [critic(i, 0.1 + i / 10) for i in range(5)] + [policy(1), policy(7)])
-    optimizer = Optimizer(tuned.parameters, TrainingSection(), None)
+    optimizer = Optimizer(trainable.parameters, TrainingSection(), None)
     monkeypatch.setattr(optimizer, "step", lambda: None)  # leave the gradients to be compared
     monkeypatch.setattr(optimizer, "clip", lambda: 1.0)
     seen = []
-    for side in (tuned, *2 * [replace(tuned, lanes=Lanes(3))]):
-        seen.append((take_step(side, optimizer, batch, 0, 2), gradients(tuned)))
+    for side in (trainable, *2 * [replace(trainable, lanes=ParallelMicroBatches(3))]):
+        seen.append((take_step(side, optimizer, batch, 0, 2), gradients(trainable)))
     (one, by_one), (many, by_many), (again, by_again) = seen
     assert close(by_one, by_many) and one.critic_loss == pytest.approx(many.critic_loss, rel=1e-5)
     assert many == again and all(torch.equal(by_many[name], by_again[name]) for name in by_many)
@@ -32,7 +32,7 @@ def test_lanes_give_the_losses_and_gradients_of_one_lane_and_the_same_bytes_each
 
 def test_lanes_keep_the_order_the_gradient_mode_and_the_callers_threads() -> None:
     threads = torch.get_num_threads()
-    pool = Lanes(2)
+    pool = ParallelMicroBatches(2)
     weight = torch.ones(3, requires_grad=True)
     assert list(pool.map(lambda n: n * n, range(20))) == [n * n for n in range(20)]
     assert all(product.requires_grad for product in pool.map(lambda n: weight * n, range(4)))
@@ -43,23 +43,23 @@ def test_lanes_keep_the_order_the_gradient_mode_and_the_callers_threads() -> Non
 
 
 def test_what_a_lane_raises_reaches_the_caller_and_the_lanes_serve_on() -> None:
-    pool = Lanes(2)
+    pool = ParallelMicroBatches(2)
     with pytest.raises(ZeroDivisionError):
         list(pool.map(lambda n: 1 / n, [1, 0, 2]))
     assert list(pool.map(lambda n: 1 / n, [1, 2])) == [1, 0.5]
 
 
 def test_there_are_as_many_lanes_as_passes_and_cores_and_one_where_a_model_keeps_what_depends_on_length(
-    tuned: Tuned, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+    trainable: Trainable, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    found = lanes_for(tuned.model, 3)
-    assert found.count == 3 and lanes_for(tuned.model, 8).count == 4
+    found = parallel_micro_batches_for(trainable.model, 3)
+    assert found.count == 3 and parallel_micro_batches_for(trainable.model, 8).count == 4
     rows = encoded(chat, [critic(1), critic(2), critic(3)])
-    alone = [label_logprobs(tuned.model, [row])[0] for row in rows]
+    alone = [label_logprobs(trainable.model, [row])[0] for row in rows]
     for scores, together in zip(
-        alone, found.map(lambda row: label_logprobs(tuned.model, [row])[0], rows), strict=True
+        alone, found.map(lambda row: label_logprobs(trainable.model, [row])[0], rows), strict=True
     ):
         torch.testing.assert_close(scores, together)
-    monkeypatch.setitem(tuned.model.config.rope_parameters, "rope_type", "dynamic")
-    assert lanes_for(tuned.model, 8).count == 1
+    monkeypatch.setitem(trainable.model.config.rope_parameters, "rope_type", "dynamic")
+    assert parallel_micro_batches_for(trainable.model, 8).count == 1

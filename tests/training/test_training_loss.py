@@ -16,16 +16,16 @@ from tasks.training.data import SoftTargets, encode
 from tasks.training.loss import VocabularyLosses, label_logprobs, row_coefficients, shared_prefix
 from tasks.training.optimizer import Optimizer
 from tasks.training.step import take_step
-from tasks.training.trainable import Tuned
+from tasks.training.trainable import Trainable
 
 
 def test_label_logprobs_are_those_of_the_full_logits_whatever_the_padding_and_shared_beginning(
-    tuned: Tuned, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+    trainable: Trainable, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = tuned.model
+    base = trainable.model
     rows = encoded(chat, [critic(1), critic(2), critic(3)])  # all prompts begin alike
     assert shared_prefix(rows) > 32 and len({row.tokens for row in rows}) > 1
-    monkeypatch.setattr(loss_module, "LOGITS", 7 * tuned.model.config.vocab_size)
+    monkeypatch.setattr(loss_module, "LOGITS", 7 * trainable.model.config.vocab_size)
     for together in (rows, [*rows, *encoded(chat, [policy(5)])], [rows[1]]):
         for row, logprobs in zip(together, label_logprobs(base, together), strict=True):
             torch.testing.assert_close(logprobs, by_hand(base, row), rtol=1e-4, atol=1e-5)
@@ -33,25 +33,27 @@ def test_label_logprobs_are_those_of_the_full_logits_whatever_the_padding_and_sh
 
 @pytest.mark.parametrize("anchored", [False, True])
 def test_logits_are_computed_where_a_label_token_is_predicted_and_a_chunk_at_a_time(
-    tuned: Tuned,
+    trainable: Trainable,
     chat: ChatTokenizer,
     model_section: ModelSection,
     monkeypatch: pytest.MonkeyPatch,
     anchored: bool,
 ) -> None:
     """Forwards and backwards, of hard and soft labels; with an anchor the base's logits, as many, stand beside them."""
-    vocabulary, most = tuned.model.config.vocab_size, 7
+    vocabulary, most = trainable.model.config.vocab_size, 7
     monkeypatch.setattr(loss_module, "LOGITS", most * vocabulary * (2 if anchored else 1))
     soft = SoftTargets(((7, 9),) * 9, ((-1.0, -2.0),) * 9)
     assert len(chat.segment_ids(critic(0).segments)[1]) == 9
     batch = encoded(chat, [replace(critic(0), soft=soft), critic(1), policy(1), policy(7)])
     anchor = (
-        make_anchor(0.3, frozenset(row.row_id for row in batch), tuned, model_section) if anchored else None
+        make_anchor(0.3, frozenset(row.row_id for row in batch), trainable, model_section)
+        if anchored
+        else None
     )
     positions: list[int] = []
-    head = tuned.model.get_output_embeddings()
+    head = trainable.model.get_output_embeddings()
     hook = head.register_forward_hook(lambda _, __, logits: positions.append(logits.numel() // vocabulary))
-    record = take_step(tuned, _optimizer(tuned), batch, 0, 4, anchor)
+    record = take_step(trainable, _optimizer(trainable), batch, 0, 4, anchor)
     hook.remove()
     assert max(positions) <= most
     # Once on the way forward, and once more on the way back.
@@ -94,13 +96,13 @@ def test_losses_and_gradients_of_logits_are_those_of_the_formulas(
     assert found[0][0, 0].item() == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
 
 
-def test_gradients_flow_through_the_shared_beginning(tuned: Tuned, chat: ChatTokenizer) -> None:
-    base = tuned.model
+def test_gradients_flow_through_the_shared_beginning(trainable: Trainable, chat: ChatTokenizer) -> None:
+    base = trainable.model
     rows = encoded(chat, [critic(1), critic(2), critic(3)])
     torch.cat(label_logprobs(base, rows)).sum().backward()
-    shared = gradients(tuned)
+    shared = gradients(trainable)
     torch.cat([by_hand(base, row) for row in rows]).sum().backward()
-    assert close(shared, gradients(tuned))
+    assert close(shared, gradients(trainable))
 
 
 def test_the_shared_beginning_leaves_every_row_a_prompt_token(chat: ChatTokenizer) -> None:
@@ -112,13 +114,13 @@ def test_the_shared_beginning_leaves_every_row_a_prompt_token(chat: ChatTokenize
 
 
 def test_the_batch_loss_is_weighted_critic_mean_plus_policy_mean(
-    tuned: Tuned, chat: ChatTokenizer, model_section: ModelSection
+    trainable: Trainable, chat: ChatTokenizer, model_section: ModelSection
 ) -> None:
-    base = tuned.model
+    base = trainable.model
     batch = encoded(chat, [critic(1, 0.5), critic(2, 0.2), critic(3, 1.0), policy(1), policy(2)])
     assert row_coefficients(batch) == pytest.approx([0.5 / 3, 0.2 / 3, 1 / 3, 1 / 2, 1 / 2])
     nll = [-by_hand(base, row).mean().item() for row in batch]
-    record = take_step(tuned, _optimizer(tuned), batch, 0, 2)
+    record = take_step(trainable, _optimizer(trainable), batch, 0, 2)
     assert record.critic_loss == pytest.approx((0.5 * nll[0] + 0.2 * nll[1] + nll[2]) / 3, rel=1e-4)
     assert record.policy_loss == pytest.approx((nll[3] + nll[4]) / 2, rel=1e-4)
     assert record.loss == pytest.approx(record.critic_loss + record.policy_loss)
@@ -126,14 +128,14 @@ def test_the_batch_loss_is_weighted_critic_mean_plus_policy_mean(
     assert record.label_tokens == sum(len(row.label_ids) for row in batch)
 
 
-def test_a_batch_of_one_role_has_no_loss_of_the_other(tuned: Tuned, chat: ChatTokenizer) -> None:
-    record = take_step(tuned, _optimizer(tuned), encoded(chat, [policy(1)]), 0, 4)
+def test_a_batch_of_one_role_has_no_loss_of_the_other(trainable: Trainable, chat: ChatTokenizer) -> None:
+    record = take_step(trainable, _optimizer(trainable), encoded(chat, [policy(1)]), 0, 4)
     assert record.critic_loss is None and record.policy_loss == record.loss
 
 
-def test_only_label_tokens_have_a_loss(tuned: Tuned, chat: ChatTokenizer) -> None:
+def test_only_label_tokens_have_a_loss(trainable: Trainable, chat: ChatTokenizer) -> None:
     """The sum of the parts is the whole: a prompt token has no term, a label token has one."""
-    base = tuned.model
+    base = trainable.model
     row = encode(critic(2), chat, 256)
     moved = replace(  # the label's first five tokens given instead of predicted
         row, prompt_ids=row.prompt_ids + row.label_ids[:5], label_ids=row.label_ids[5:]
@@ -144,19 +146,19 @@ def test_only_label_tokens_have_a_loss(tuned: Tuned, chat: ChatTokenizer) -> Non
 
 
 def test_micro_batches_give_the_gradient_of_the_whole_batch(
-    tuned: Tuned, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+    trainable: Trainable, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With roles and lengths spread unevenly over the micro-batches."""
     batch = encoded(chat, [critic(i, 0.1 + i / 10) for i in range(5)] + [policy(1), policy(7)])
-    optimizer = _optimizer(tuned)
+    optimizer = _optimizer(trainable)
     monkeypatch.setattr(optimizer, "step", lambda: None)  # leave the gradients to be compared
     monkeypatch.setattr(optimizer, "clip", lambda: 1.0)
     seen = []
     for size in (7, 3, 1):
-        take_step(tuned, optimizer, batch, 0, size)
-        seen.append(gradients(tuned))
+        take_step(trainable, optimizer, batch, 0, size)
+        seen.append(gradients(trainable))
     assert close(seen[0], seen[1]) and close(seen[0], seen[2])
 
 
-def _optimizer(tuned: Tuned) -> Optimizer:
-    return Optimizer(tuned.parameters, TrainingSection(), None)
+def _optimizer(trainable: Trainable) -> Optimizer:
+    return Optimizer(trainable.parameters, TrainingSection(), None)

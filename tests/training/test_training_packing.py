@@ -35,7 +35,7 @@ from tasks.training.cpu.packing import (
 from tasks.training.data import Encoded
 from tasks.training.records import TrainingError
 from tasks.training.step import micro_batches
-from tasks.training.trainable import make_tuned
+from tasks.training.trainable import make_trainable
 
 SIZES: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -171,4 +171,4 @@ def test_a_model_that_reads_no_packed_rows_is_not_sharded(tmp_path: Path) -> Non
     made(MambaConfig(**MAMBA)).save_pretrained(tmp_path)
     section = ModelSection(name=str(tmp_path), device="cpu", dtype="float32", train="full")
     with pytest.raises(TrainingError, match=r"set trainer\.shard to none"):
-        make_tuned(section, None, 0, TrainerSection(processes=2, shard="fsdp"))
+        make_trainable(section, None, 0, TrainerSection(processes=2, shard="fsdp"))

@@ -15,12 +15,12 @@ from tasks.training.loss import label_logprobs, targets, token_losses
 from tasks.training.optimizer import Optimizer
 from tasks.training.records import TrainingError
 from tasks.training.step import take_step
-from tasks.training.trainable import Tuned, make_tuned
+from tasks.training.trainable import Trainable, make_trainable
 
 
 @pytest.fixture
-def tuned(model_section: ModelSection) -> Tuned:
-    return make_tuned(model_section.model_copy(update={"train": "full"}), None, seed=0)
+def trainable(model_section: ModelSection) -> Trainable:
+    return make_trainable(model_section.model_copy(update={"train": "full"}), None, seed=0)
 
 
 def soft_row(chat: ChatTokenizer, ids: tuple[int, ...], logprobs: tuple[float, ...]) -> Encoded:
@@ -47,7 +47,7 @@ def test_the_thought_and_the_end_of_turn_keep_their_own_token(chat: ChatTokenize
     assert [hard.targets[i] for i in outside] == [((soft.label_ids[i],), (1.0,)) for i in outside]
 
 
-def test_hard_and_soft_rows_of_different_k_share_a_batch(tuned: Tuned, chat: ChatTokenizer) -> None:
+def test_hard_and_soft_rows_of_different_k_share_a_batch(trainable: Trainable, chat: ChatTokenizer) -> None:
     """Each token's loss is -sum p log p_theta, whatever else is beside it."""
     three = soft_row(chat, (7, 9, 3), (math.log(0.5), math.log(0.2), math.log(0.1)))
     two = soft_row(chat, (5, 6), (0.0, -1.0))
@@ -55,24 +55,26 @@ def test_hard_and_soft_rows_of_different_k_share_a_batch(tuned: Tuned, chat: Cha
     ids, shares = targets(rows)
     assert ids.shape == shares.shape == (sum(len(row.label_ids) for row in rows), 3)
     torch.testing.assert_close(shares.sum(dim=1), torch.ones(len(shares)))
-    losses = token_losses(tuned.model, rows).split([len(row.label_ids) for row in rows])
+    losses = token_losses(trainable.model, rows).split([len(row.label_ids) for row in rows])
     for row, loss in zip(rows, losses, strict=True):
         all_ids = torch.tensor([[*row.prompt_ids, *row.label_ids]])
-        logprobs = tuned.model(input_ids=all_ids).logits[0].log_softmax(-1)
+        logprobs = trainable.model(input_ids=all_ids).logits[0].log_softmax(-1)
         for position, (tokens, probabilities) in enumerate(row.targets):
             at = logprobs[len(row.prompt_ids) + position - 1]
             expected = -sum(p * at[token] for token, p in zip(tokens, probabilities, strict=True))
             torch.testing.assert_close(loss[position], expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(losses[1], -by_hand(tuned.model, rows[1]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(losses[1], -by_hand(trainable.model, rows[1]), rtol=1e-4, atol=1e-5)
 
 
-def test_scores_are_of_the_label_itself_whatever_its_targets(tuned: Tuned, chat: ChatTokenizer) -> None:
+def test_scores_are_of_the_label_itself_whatever_its_targets(
+    trainable: Trainable, chat: ChatTokenizer
+) -> None:
     soft, hard = soft_row(chat, (7, 9), (-1.0, -2.0)), encode(critic(1), chat, 256)
-    assert torch.equal(label_logprobs(tuned.model, [soft])[0], label_logprobs(tuned.model, [hard])[0])
+    assert torch.equal(label_logprobs(trainable.model, [soft])[0], label_logprobs(trainable.model, [hard])[0])
 
 
 def test_at_full_k_its_expectation_over_sampled_labels_is_that_of_sft(
-    tuned: Tuned, chat: ChatTokenizer
+    trainable: Trainable, chat: ChatTokenizer
 ) -> None:
     """Loss and gradient, over all nine descriptions of two tokens that p_B writes with a vocabulary of three."""
     words = (ord("a"), ord("b"), ord("c"))
@@ -90,10 +92,10 @@ def test_at_full_k_its_expectation_over_sampled_labels_is_that_of_sft(
             if soft:
                 hard[begin:end] = [(words, first), (words, second[i])]
             sampled = replace(row, label_ids=label, targets=tuple(hard))
-            loss = first[i] * second[i][j] * token_losses(tuned.model, [sampled]).mean()
+            loss = first[i] * second[i][j] * token_losses(trainable.model, [sampled]).mean()
             loss.backward()
             expected += loss.item()
-        return expected, gradients(tuned)
+        return expected, gradients(trainable)
 
     sft_loss, sft_gradients = form(soft=False)
     kl_loss, kl_gradients = form(soft=True)
@@ -104,10 +106,10 @@ def test_at_full_k_its_expectation_over_sampled_labels_is_that_of_sft(
         assert (kl_gradients[name] - gradient).norm() <= 1e-4 * gradient.norm()
 
 
-def test_a_rows_loss_stays_the_mean_over_its_label_tokens(tuned: Tuned, chat: ChatTokenizer) -> None:
+def test_a_rows_loss_stays_the_mean_over_its_label_tokens(trainable: Trainable, chat: ChatTokenizer) -> None:
     row = soft_row(chat, (7, 9), (-1.0, -2.0))
-    per_token = token_losses(tuned.model, [row])
-    record = take_step(tuned, Optimizer(tuned.parameters, TrainingSection(), None), [row], 0, 4)
+    per_token = token_losses(trainable.model, [row])
+    record = take_step(trainable, Optimizer(trainable.parameters, TrainingSection(), None), [row], 0, 4)
     assert record.critic_loss == pytest.approx(per_token.mean().item(), rel=1e-5)
 
 

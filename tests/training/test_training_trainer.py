@@ -18,7 +18,7 @@ from tasks.training.adapters import WEIGHTS, form_of
 from tasks.training.data import encode
 from tasks.training.model import load_base
 from tasks.training.records import NothingToTrain, StepRecord, TrainingError, TrainingResult
-from tasks.training.trainable import make_tuned
+from tasks.training.trainable import make_trainable
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=2, learning_rate=0.01)
 
@@ -101,7 +101,7 @@ def test_the_target_is_the_average_of_what_each_step_left(
     before, after = weights(target), weights(tmp_path / "two" / "adapter")
     for name, value in weights(tmp_path / "two" / "target").items():
         torch.testing.assert_close(value, 0.75 * before[name] + 0.25 * after[name])
-    make_tuned(model_section, tmp_path / "two" / "target", seed=0)
+    make_trainable(model_section, tmp_path / "two" / "target", seed=0)
 
 
 def test_without_tau_no_target_is_written(model_section: ModelSection, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_nothing_to_train_on_loads_no_model_and_writes_nothing(
     model_section: ModelSection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[ModelSection] = []
-    monkeypatch.setattr(trainer, "make_tuned", lambda section, *_: loaded.append(section))
+    monkeypatch.setattr(trainer, "make_trainable", lambda section, *_: loaded.append(section))
     with pytest.raises(NothingToTrain, match="0 rows given"):
         run(model_section, tmp_path / "out", main=[])
     short = model_section.model_copy(update={"context_length": 16})

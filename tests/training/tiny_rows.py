@@ -11,7 +11,7 @@ from schemas.config import ModelSection, TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
 from tasks.training.data import Encoded, Example, encode
 from tasks.training.records import TrainingResult
-from tasks.training.trainable import Tuned
+from tasks.training.trainable import Trainable
 from tasks.training.trainer import train
 
 
@@ -73,10 +73,10 @@ def encoded(chat: ChatTokenizer, examples: Sequence[Example]) -> list[Encoded]:
     return [encode(example, chat, 256) for example in examples]
 
 
-def gradients(tuned: Tuned) -> dict[str, torch.Tensor]:
+def gradients(trainable: Trainable) -> dict[str, torch.Tensor]:
     """Gradients by name, which are then gone from the parameters."""
-    taken = {name: p.grad.clone() for name, p in tuned.parameters.items() if p.grad is not None}
-    for parameter in tuned.parameters.values():
+    taken = {name: p.grad.clone() for name, p in trainable.parameters.items() if p.grad is not None}
+    for parameter in trainable.parameters.values():
         parameter.grad = None
     return taken
 

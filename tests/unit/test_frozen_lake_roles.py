@@ -12,7 +12,7 @@ from tasks.environments.frozen_lake import FrozenLake
 from tasks.environments.frozen_lake.roles import evaluator, rules
 from tasks.environments.frozen_lake.text import read_future, read_observation
 from tasks.environments.frozen_lake.verdict import judged_optimal, optimal_probability
-from tasks.roles.calls import Judged
+from tasks.roles.calls import Attempt
 from tasks.text.transcript import Ending, Transcript, write_transcript
 
 LAKE = FrozenLake()
@@ -31,7 +31,7 @@ def ask(template: str, seed: int = 0, **variables: object) -> str:
     return rules(Request(prompt(template, **variables), Sampling(seed=seed)))
 
 
-def back_up(reward: float, following: str, future: str | None) -> str:
+def write_backup(reward: float, following: str, future: str | None) -> str:
     return ask(
         "bootstrap",
         state=STATE,
@@ -60,17 +60,17 @@ def back_up(reward: float, following: str, future: str | None) -> str:
 def test_the_backup_is_the_next_cell_and_the_rest_one_step_longer(
     reward: float, following: str, future: str | None, description: str
 ) -> None:
-    assert back_up(reward, following, future) == f"Future: {description}"
+    assert write_backup(reward, following, future) == f"Future: {description}"
 
 
-def judge(futures: list[str]) -> str:
+def evaluate(futures: list[str]) -> str:
     return ask("evaluate", state=STATE, action_text="Action: right", futures=futures)
 
 
 def test_the_evaluator_states_the_mean_value_at_the_environments_discount() -> None:
     futures = ["to r0c1 then goal n3", "to r0c1 then hole n2", "garbled", "to r0c1 then unclear"]
-    assert judge(futures) == "Optimal: no\nReason: value 0.160"  # 0.8^2 / 4
-    assert judge(["to r0c1 then goal n6"]) == "Optimal: yes\nReason: value 0.328"
+    assert evaluate(futures) == "Optimal: no\nReason: value 0.160"  # 0.8^2 / 4
+    assert evaluate(["to r0c1 then goal n6"]) == "Optimal: yes\nReason: value 0.328"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_the_evaluator_states_the_mean_value_at_the_environments_discount() -> N
 )
 def test_optimal_means_that_most_futures_take_the_straight_way(futures: list[str], optimal: bool) -> None:
     assert judged_optimal(read_observation(STATE.observation), futures) is optimal
-    assert judge(futures).startswith(f"Optimal: {'yes' if optimal else 'no'}\n")
+    assert evaluate(futures).startswith(f"Optimal: {'yes' if optimal else 'no'}\n")
 
 
 DOWN = "agent r1c0 goal r3c3 / . H . r1c1 none none none none none"
@@ -123,10 +123,10 @@ def test_rollouts_are_judged_as_predicted_futures_are() -> None:
     straight = played(*[NEXT] * 5, "goal", ending="success")
     detour = played(*[NEXT] * 7, "goal", ending="success")
     lost, cut = played(DOWN, "hole", ending="failure"), played(NEXT, NEXT)
-    assert judge([straight]) == judge(["to r0c1 then goal n6"]) == "Optimal: yes\nReason: value 0.328"
-    assert judge([detour]) == "Optimal: no\nReason: value 0.210"  # 0.8^7
-    assert judge([straight, cut]) == "Optimal: no\nReason: value 0.164"  # half is not most
-    assert judge([straight, straight, lost]).startswith("Optimal: yes\n")
+    assert evaluate([straight]) == evaluate(["to r0c1 then goal n6"]) == "Optimal: yes\nReason: value 0.328"
+    assert evaluate([detour]) == "Optimal: no\nReason: value 0.210"  # 0.8^7
+    assert evaluate([straight, cut]) == "Optimal: no\nReason: value 0.164"  # half is not most
+    assert evaluate([straight, straight, lost]).startswith("Optimal: yes\n")
 
 
 def scores(
@@ -161,7 +161,7 @@ def test_the_probability_of_yes_is_the_share_of_the_straight_ways_value(
 
 def test_where_the_straight_way_is_closed_the_shorter_detour_is_still_the_more_probable() -> None:
     near, far = ["to r0c1 then goal n8"], ["to r0c1 then goal n10"]
-    assert judge(near).startswith("Optimal: no") and judge(far).startswith("Optimal: no")
+    assert evaluate(near).startswith("Optimal: no") and evaluate(far).startswith("Optimal: no")
     assert scores(near) > scores(far) > scores(["hole now"])
 
 
@@ -178,8 +178,8 @@ def test_the_evaluator_writes_what_the_rules_write_and_scores_nothing_else() -> 
         scores([], " perhaps")
 
 
-def tried(**values: float) -> list[Judged]:
-    return [Judged(f"Action: {action}", False, f"value {value:.3f}") for action, value in values.items()]
+def tried(**values: float) -> list[Attempt]:
+    return [Attempt(f"Action: {action}", False, f"value {value:.3f}") for action, value in values.items()]
 
 
 def test_the_refiner_takes_an_untried_legal_action_by_its_seed() -> None:
@@ -203,7 +203,7 @@ def test_the_choice_is_the_number_of_the_best_legal_action_tried() -> None:
 
 @pytest.mark.parametrize("text", ["goal goal", "right", "Action: right right", "Action: Action:"])
 def test_a_text_that_is_no_action_is_neither_chosen_nor_tried(text: str) -> None:
-    garbled = Judged(text, False, "value 0.900")
+    garbled = Attempt(text, False, "value 0.900")
     assert ask("choose", state=STATE, attempts=[garbled, *tried(down=0.0)]) == "2"
     assert ask("refine", state=STATE, attempts=[garbled, *tried(down=0.0)]) == "Action: right"
 
@@ -219,4 +219,4 @@ def test_a_role_without_rules_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"roles\.policy\.engine"):
         ask("policy", observation=STATE.observation)
     with pytest.raises(ValueError, match=r"states no value: .*roles\.evaluate\.engine"):
-        ask("refine", state=STATE, attempts=[Judged("Action: right", False, "better go down")])
+        ask("refine", state=STATE, attempts=[Attempt("Action: right", False, "better go down")])

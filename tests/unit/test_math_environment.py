@@ -14,7 +14,7 @@ from tasks.environments.base import Step
 from tasks.environments.checks import faults_of
 from tasks.environments.math import Math
 from tasks.environments.math.problems import SHIPPED, last_box, load_problems
-from tasks.pipeline.fingerprint_inputs import determine
+from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs
 from tasks.pipeline.registry import STAGES
 from tasks.runtime.stage import Inputs
 
@@ -152,7 +152,9 @@ def test_a_files_content_determines_what_stages_give_and_a_wrong_gold_answer_is_
     found = []
     for gold in ("5", "6"):
         path.write_text(json.dumps({"problem": "2 + 3?", "answer": gold}))
-        found.append(determine(STAGES["rollout"], config, 0, Inputs(adapters={"policy": None})).config)
+        found.append(
+            collect_fingerprint_inputs(STAGES["rollout"], config, 0, Inputs(adapters={"policy": None})).config
+        )
     key = "environment.files.problems"
     assert found[0][key] != found[1][key]
     assert {k: v for k, v in found[0].items() if "files" not in k} == {

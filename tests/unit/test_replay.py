@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from storage.latest_value_index import LastValues
+from storage.latest_value_index import LatestValueIndex
 from storage.replay import (
     _choice,
     draw_replay,
@@ -101,7 +101,7 @@ def test_the_newest_score_counts_and_kinds_do_not_mix() -> None:
 def test_the_last_value_of_a_key_counts_also_where_keys_share_a_slot() -> None:
     # keys 0..9999 are no hashes: many share a slot, so further tables are needed
     keys = np.tile(np.arange(10_000, dtype=np.uint64), 3)
-    last = LastValues(keys, np.arange(30_000, dtype=float))
+    last = LatestValueIndex(keys, np.arange(30_000, dtype=float))
     found = last.of(np.array([0, 9_999, 10_000, 7], np.uint64)).tolist()
     assert found == [20_000.0, 29_999.0, pytest.approx(np.nan, nan_ok=True), 20_007.0]
     every = last.of(keys[:10_000])
@@ -109,7 +109,9 @@ def test_the_last_value_of_a_key_counts_also_where_keys_share_a_slot() -> None:
 
 
 def test_no_keys_have_no_values() -> None:
-    assert np.isnan(LastValues(np.empty(0, np.uint64), np.empty(0)).of(np.arange(3, dtype=np.uint64))).all()
+    assert np.isnan(
+        LatestValueIndex(np.empty(0, np.uint64), np.empty(0)).of(np.arange(3, dtype=np.uint64))
+    ).all()
 
 
 def test_an_empty_replay_says_so() -> None:

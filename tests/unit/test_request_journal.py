@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tasks.engines.protocol import Completion, Message, Request, Sampling, Scores
-from tasks.engines.request_journal import RequestCache
+from tasks.engines.request_journal import RequestJournal
 
 DONE = Completion('ten\tor "nine"\n', "stop", 7, 2, (4, 5), (-0.5, -1.25))
 SCORED = Scores(((-0.5,), (-1.0, -2.0)), (((1,),), ((2,), (3,))), (((-0.1,),), ((-0.2,), (-0.3,))))
@@ -11,11 +11,11 @@ SCORED = Scores(((-0.5,), (-1.0, -2.0)), (((1,),), ((2,), (3,))), (((-0.1,),), (
 
 def test_answers_come_back_as_they_were(tmp_path: Path) -> None:
     journal = tmp_path / "below" / "stage.journal"
-    cache = RequestCache(journal)
+    cache = RequestJournal(journal)
     cache.put("a", DONE)
     cache.put("b", SCORED)
     cache.close()
-    again = RequestCache(journal)
+    again = RequestJournal(journal)
     assert again.completion("a") == DONE
     assert again.scores("b") == SCORED
     assert again.completion("c") is None and again.scores("c") is None
@@ -25,28 +25,32 @@ def test_answers_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_a_line_cut_short_is_ignored_and_what_follows_is_kept(tmp_path: Path) -> None:
     journal = tmp_path / "stage.journal"
-    cache = RequestCache(journal)
+    cache = RequestJournal(journal)
     cache.put("a", DONE)
     cache.put("b", DONE)
     cache.close()
     journal.write_bytes(journal.read_bytes()[:-20])
-    again = RequestCache(journal)
+    again = RequestJournal(journal)
     assert again.completion("a") == DONE and again.completion("b") is None
     again.put("b", DONE)
     again.close()
-    third = RequestCache(journal)
+    third = RequestJournal(journal)
     assert third.completion("a") == DONE and third.completion("b") == DONE
     third.close()
     journal.write_bytes(b"torn at the first line")
-    assert RequestCache(journal).completion("torn at the first line") is None
+    assert RequestJournal(journal).completion("torn at the first line") is None
 
 
 def test_a_request_is_known_by_all_that_determines_its_answer() -> None:
     def key(
-        content: str = "hello", seed: int = 0, regex: str | None = None, item: str = "i", sample: int = 0
+        content: str = "hello",
+        seed: int = 0,
+        regex: str | None = None,
+        request_key: str = "i",
+        sample: int = 0,
     ) -> str:
         message = Message(role="user", content=content)
-        return RequestCache.key(item, sample, Request((message,), Sampling(seed=seed), None, regex))
+        return RequestJournal.key(request_key, sample, Request((message,), Sampling(seed=seed), None, regex))
 
-    others = [key(content="bye"), key(seed=1), key(regex="x"), key(item="j"), key(sample=1)]
+    others = [key(content="bye"), key(seed=1), key(regex="x"), key(request_key="j"), key(sample=1)]
     assert key() == key() and len({key(), *others}) == 6

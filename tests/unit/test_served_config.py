@@ -6,32 +6,36 @@ import pytest
 
 from schemas.config import Config, EngineSection, ModelSection
 from tasks.engines import EngineConfigError, check_engine, declared_capabilities
-from tasks.pipeline.fingerprint_inputs import determine
+from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs
 from tasks.pipeline.registry import STAGES
 from tasks.runtime.stage import Inputs
 
 
-def determinants(**engine: Any) -> dict[str, Any]:
+def fingerprint_inputs(**engine: Any) -> dict[str, Any]:
     config = Config.model_validate({"engines": {"local": engine}})
-    found = determine(STAGES["rollout"], config, 0, Inputs(adapters={"policy": None})).config["engines.local"]
+    found = collect_fingerprint_inputs(
+        STAGES["rollout"], config, 0, Inputs(adapters={"policy": None})
+    ).config["engines.local"]
     assert isinstance(found, dict)
     return found
 
 
 def test_where_a_server_listens_and_whether_it_sleeps_determine_nothing() -> None:
-    plain = determinants(backend="openai", serve={})
-    assert determinants(backend="openai", serve={"sleep": True, "start_seconds": 5}, max_batch=3) == plain
+    plain = fingerprint_inputs(backend="openai", serve={})
+    assert (
+        fingerprint_inputs(backend="openai", serve={"sleep": True, "start_seconds": 5}, max_batch=3) == plain
+    )
     assert plain["serve"] == {}
 
 
 def test_a_served_engine_is_another_than_one_in_process_and_its_options_count() -> None:
-    served = determinants(backend="openai", serve={})
-    assert served != determinants(backend="vllm")
-    assert served != determinants(backend="openai", serve={}, options={"kv_cache_dtype": "fp8"})
+    served = fingerprint_inputs(backend="openai", serve={})
+    assert served != fingerprint_inputs(backend="vllm")
+    assert served != fingerprint_inputs(backend="openai", serve={}, options={"kv_cache_dtype": "fp8"})
 
 
 def test_engines_without_a_server_have_the_determinants_they_always_had() -> None:
-    assert "serve" not in determinants(backend="transformers")
+    assert "serve" not in fingerprint_inputs(backend="transformers")
 
 
 def test_it_declares_what_vllm_in_process_does() -> None:

@@ -171,8 +171,8 @@ def test_episodes_that_run_at_once_have_databases_of_their_own() -> None:
 def test_the_user_is_a_model_under_the_packages_prompt() -> None:
     asked: list[tuple[str, tuple[Message, ...]]] = []
 
-    async def ask(messages: tuple[Message, ...], *, item: str, regex: str | None = None) -> str:
-        asked.append((item, messages))
+    async def ask(messages: tuple[Message, ...], *, request_key: str, regex: str | None = None) -> str:
+        asked.append((request_key, messages))
         return ("Hi, I want a refund.", f"Thanks. {STOP}")[len(asked) - 1]
 
     env = TauBench()
@@ -189,8 +189,8 @@ def test_the_user_is_a_model_under_the_packages_prompt() -> None:
 
 def test_only_a_scripted_user_makes_an_episode_come_again() -> None:
     by_model, scripted = TauBench(), TauBench(user="scripted")
-    assert (by_model.replayable, by_model.needs_speaker) == (False, True)
-    assert (scripted.replayable, scripted.needs_speaker) == (True, False)
+    assert (by_model.replayable, by_model.needs_model) == (False, True)
+    assert (scripted.replayable, scripted.needs_model) == (True, False)
     task = by_model.tasks("train")[0]
     look = write_call("get_order_details", {"order_id": "#W0"})
     for action, accepted in ((look, True), (write_call("get_order_details", {}), False), ("hello", False)):
@@ -208,7 +208,7 @@ def replies() -> Iterator[Replies]:
     def make(lines: list[str]) -> TauBench:
         said = iter(lines)
 
-        async def ask(messages: tuple[Message, ...], *, item: str, regex: str | None = None) -> str:
+        async def ask(messages: tuple[Message, ...], *, request_key: str, regex: str | None = None) -> str:
             return next(said)
 
         env = TauBench("airline", actions="native")

@@ -17,9 +17,11 @@ class Says:
     def __init__(self, *answers: str) -> None:
         self.answers, self.asked, self.items, self.regexes = list(answers), [], [], set()
 
-    async def __call__(self, messages: tuple[Message, ...], *, item: str, regex: str | None = None) -> str:
+    async def __call__(
+        self, messages: tuple[Message, ...], *, request_key: str, regex: str | None = None
+    ) -> str:
         self.asked.append(messages)
-        self.items.append(item)
+        self.items.append(request_key)
         self.regexes.add(regex)
         return self.answers.pop(0)
 

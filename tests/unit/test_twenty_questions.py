@@ -13,7 +13,7 @@ from schemas.config import Config, EnvironmentSection
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from tasks.engines.protocol import Message
 from tasks.environments import UnusableEnvironment, make_environment
-from tasks.environments.base import SpeakerFailed, Step, Task, asks_model, would_accept
+from tasks.environments.base import EnvironmentModelFailed, Step, Task, asks_model, would_accept
 from tasks.environments.twenty_questions import TwentyQuestions, names
 from tasks.environments.twenty_questions.oracles import FORMS, Facts, oracle_messages
 from tasks.environments.twenty_questions.questions import read_question
@@ -306,13 +306,14 @@ def test_a_model_is_asked_about_the_object_and_one_question_alone() -> None:
     task = task_of(game, "bat (animal)")
     requests: list[tuple[tuple[Message, ...], str, str | None]] = []
 
-    async def ask(messages: tuple[Message, ...], *, item: str, regex: str | None = None) -> str:
-        requests.append((messages, item, regex))
+    async def ask(messages: tuple[Message, ...], *, request_key: str, regex: str | None = None) -> str:
+        requests.append((messages, request_key, regex))
         return "No." if len(requests) == 1 else "I would not say"
 
     game.connect(ask)
     with pytest.raises(
-        SpeakerFailed, match="the oracle wrote 'I would not say', which is none of Yes, No and Invalid"
+        EnvironmentModelFailed,
+        match="the oracle wrote 'I would not say', which is none of Yes, No and Invalid",
     ):
         play(game, task, ["Is it a plane?", "no question", "Is it a bird?"])
     assert [item for _, item, _ in requests] == ["1", "3"], "what is no question is not passed on"
@@ -331,14 +332,14 @@ def test_the_configuration_says_who_answers(tmp_path: Path) -> None:
     assert isinstance(make_environment(shipped.environment), TwentyQuestions)
     content = shipped.model_dump()
     content["engines"] = {"local": {"backend": "scripted", "rules": "tests.support.question_rules:player"}}
-    for options, speaker, said in (
-        ({}, None, r"environment\.speaker: in twenty_questions a model speaks, and none is configured"),
+    for options, model, said in (
+        ({}, None, r"environment\.model: in twenty_questions a model speaks, and none is configured"),
         (
             {"oracle": "facts"},
             {"engine": "local"},
-            r"environment\.speaker: no model speaks in twenty_questions",
+            r"environment\.model: no model speaks in twenty_questions",
         ),
     ):
-        content["environment"] |= {"options": options, "speaker": speaker}
+        content["environment"] |= {"options": options, "model": model}
         with pytest.raises(ConfigError, match=said):
             check_config(Config.model_validate(content), tmp_path / "data")

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 
 from tasks.engines.local.batching import Job
-from tasks.engines.local.kv_cache import SlotCache
+from tasks.engines.local.kv_cache import KVCache
 from tasks.engines.local.prefill import chunks
-from tasks.engines.local.prefix_cache import Entry, Prefixes, Text, shared
+from tasks.engines.local.prefix_cache import Entry, PrefixCache, Text, shared
 from tasks.engines.local.sampler import Row, advance
 from tasks.engines.protocol import EngineError
 
@@ -25,7 +25,7 @@ JOIN_SHARE = (
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class GenerationRequest:
     """A request's row, and its prompt as what was read before is searched by it. Payload of a job."""
 
     row: Row
@@ -87,18 +87,18 @@ class ContinuousBatch:
     """
 
     def __init__(
-        self, model: torch.nn.Module, owner: str, prefixes: Prefixes, size: int, pad_id: int
+        self, model: torch.nn.Module, owner: str, prefixes: PrefixCache, size: int, pad_id: int
     ) -> None:
         self._model, self._owner, self._prefixes = model, owner, prefixes
         self._size, self._pad_id = size, pad_id
-        self._cache = SlotCache(model, size)
+        self._cache = KVCache(model, size)
         self._rows: list[Written] = []  # by slot
 
     def run(self, jobs: list[Job], more: Callable[[int], list[Job]], closing: Callable[[], bool]) -> None:
         """Write until nobody is left.
 
         Args:
-            jobs: the first requests; payloads are `Asked`.
+            jobs: the first requests; payloads are `GenerationRequest`.
             more: takes waiting requests like them, at most as many as it is asked for.
             closing: whether to give up.
 

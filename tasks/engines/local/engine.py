@@ -23,11 +23,11 @@ from tasks.chat.tokenizers import ChatTokenizer, shared_chat_tokenizer
 from tasks.engines.local.adapters import AdapterPool, load_model, stop_ids
 from tasks.engines.local.attention import register as grouped_attention
 from tasks.engines.local.batching import BatchWorker, Job
-from tasks.engines.local.continuous import Asked, ContinuousBatch
+from tasks.engines.local.continuous import ContinuousBatch, GenerationRequest
 from tasks.engines.local.generate_batches import GenerateBatch
 from tasks.engines.local.kv_cache import fits
 from tasks.engines.local.padding import padded
-from tasks.engines.local.prefix_cache import Prefixes, Text, shared
+from tasks.engines.local.prefix_cache import PrefixCache, Text, shared
 from tasks.engines.local.sampler import Row
 from tasks.engines.local.scoring import Scorer
 from tasks.engines.models import resolve_model
@@ -78,7 +78,7 @@ class TransformersEngine:
         self._stop_ids = stop_ids(base, self._tokenizer)
         self._vocabulary = int(base.get_output_embeddings().weight.shape[0])
         self._continuous = section.continuous and not section.deterministic and fits(base)
-        self._prefixes = Prefixes()
+        self._prefixes = PrefixCache()
         self._pool: AdapterPool | None = AdapterPool(base, merge=section.merge_adapters)
         info = xgrammar.TokenizerInfo.from_huggingface(
             self._tokenizer.tokenizer, vocab_size=self._vocabulary, stop_token_ids=sorted(self._stop_ids)
@@ -95,7 +95,7 @@ class TransformersEngine:
         row = Row(request.sampling, prompt, self._stop_ids, self._tokenizer, grammar)
         shape = (padded(len(prompt)), padded(request.sampling.max_tokens))
         group = ("generate", request.adapter, shape if self._section.deterministic else None)
-        asked = Asked(row, Text(request.adapter.digest if request.adapter else "", prompt))
+        asked = GenerationRequest(row, Text(request.adapter.digest if request.adapter else "", prompt))
         job = Job(asked, group, (request.sampling.max_tokens, len(prompt)), self._section.max_batch)
         try:
             completion: Completion = await self._worker.submit(job)
@@ -125,7 +125,7 @@ class TransformersEngine:
     async def close(self) -> None:
         """As the protocol. A running batch is given up after its current token."""
         await asyncio.to_thread(self._worker.close)
-        self._pool, self._prefixes = None, Prefixes()
+        self._pool, self._prefixes = None, PrefixCache()
 
     def _check_length(self, prompt: int, completion: int) -> None:
         if prompt + completion > self._context_length:

@@ -37,7 +37,7 @@ class GenerateBatch:
         self._model, self._tokenizer, self._stop_ids, self._fixed = model, tokenizer, stop_ids, fixed
 
     def run(self, jobs: Sequence[Job], closing: Callable[[], bool]) -> None:
-        """Fill the futures of jobs; payloads are `tasks.engines.local.continuous.Asked`.
+        """Fill the futures of jobs; payloads are `tasks.engines.local.continuous.GenerationRequest`.
 
         Raises:
             EngineError: the engine is closing.

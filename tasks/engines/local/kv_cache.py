@@ -56,7 +56,7 @@ class Places:
         self.capacity = max(self.capacity, -(-tokens // STEP) * STEP)
 
 
-class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
+class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer's keys and values, [slots, heads, positions, head dim]."""
 
     def __init__(self, places: Places) -> None:
@@ -107,7 +107,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         return -1
 
 
-class SlotCache(Cache):  # type: ignore[misc]
+class KVCache(Cache):  # type: ignore[misc]
     """See the module.
 
     Args:
@@ -120,7 +120,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         nowhere = torch.zeros(0, dtype=torch.long, device=self._device)
         self.places = Places(nowhere, nowhere)
         layers = model.config.get_text_config(decoder=True).num_hidden_layers
-        super().__init__(layers=[SlotLayer(self.places) for _ in range(layers)])
+        super().__init__(layers=[KVCacheLayer(self.places) for _ in range(layers)])
 
     def read(
         self, model: torch.nn.Module, slots: Sequence[int], starts: Sequence[int], tokens: torch.Tensor

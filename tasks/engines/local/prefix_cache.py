@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tasks.engines.local.kv_cache import Held, SlotCache
+from tasks.engines.local.kv_cache import Held, KVCache
 
 BLOCK = 16  # tokens; a shorter common beginning is read anew
 KEPT_BYTES = 1 << 30  # of finished rows
@@ -58,7 +58,7 @@ class Entry:
         return sum(keys.nbytes + values.nbytes for keys, values in self.held)
 
 
-class Prefixes:
+class PrefixCache:
     """All entries, by the digests of their beginnings."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Prefixes:
             self._by_block.setdefault(block, {})[entry] = None
         return entry
 
-    def finish(self, entry: Entry, text: Text, cache: SlotCache) -> None:
+    def finish(self, entry: Entry, text: Text, cache: KVCache) -> None:
         """The row leaves its slot; `text` is all that the slot holds of it."""
         assert entry.slot is not None
         for block in text.blocks[len(entry.text.blocks) :]:

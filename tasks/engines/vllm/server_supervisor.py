@@ -48,7 +48,7 @@ def _healthy(port: int) -> bool:
         return False
 
 
-class Keeper:
+class ServerSupervisor:
     """See the module.
 
     Args:
@@ -186,7 +186,7 @@ def main() -> None:
         os._exit(0)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    keeper = Keeper(Path(folder), int(port), float(seconds), float(silence), sleeps == "sleeps")
+    keeper = ServerSupervisor(Path(folder), int(port), float(seconds), float(silence), sleeps == "sleeps")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: keeper.stopping.set())
     keeper.run(command)

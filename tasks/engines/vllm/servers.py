@@ -42,7 +42,7 @@ from tasks.engines.vllm.settings import engine_arguments, private_variables
 POLL_SECONDS = 0.1
 SLEEP_LEVEL = 1  # weights wait in main memory, the KV cache is dropped
 CALL_SECONDS = 120.0
-KEEPER_SECONDS = 30.0  # until it has written server.json
+SUPERVISOR_SECONDS = 30.0  # until it has written server.json
 SILENCE_SECONDS = 120.0  # without an answer to /health, after which a server is ended
 
 
@@ -169,7 +169,7 @@ def launch(
             [*keeper, "sleeps" if sleeps else "stays", *command], cwd=PROJECT_ROOT, env=environment, check=True,
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-    deadline = time.monotonic() + KEEPER_SECONDS
+    deadline = time.monotonic() + SUPERVISOR_SECONDS
     while read_server(folder) is None and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
 

@@ -15,7 +15,7 @@ from tasks.environments.tau_bench.calls import (
     Unreadable,
     write_call,
 )
-from tasks.environments.tau_bench.goals import Outcome, judge, use_tool
+from tasks.environments.tau_bench.goals import Outcome, evaluate, use_tool
 from tasks.environments.tau_bench.package import SIZES, DomainName, load_domain
 from tasks.environments.tau_bench.users import STOP, ModelUser, ScriptedUser, User
 
@@ -34,7 +34,7 @@ class TauBench:
         actions: react: every action is JSON; native: a tool call as JSON, or else text for the user.
         text_chars: react: longest text in an argument under structured output, for small models, which may not find an
             end; empty: no bound.
-        user: model: `environment.speaker` plays the user; scripted: it says the whole instruction, then yes to
+        user: model: `environment.model` plays the user; scripted: it says the whole instruction, then yes to
             everything, so that nothing needs a model.
         patience: scripted user: messages that get a yes; the next one ends the conversation.
 
@@ -79,7 +79,7 @@ class TauBench:
         self._user: User | None = self._scripted
         self.name = f"tau_bench/{domain}"
         self.replayable = self._scripted is not None
-        self.needs_speaker = self._scripted is None
+        self.needs_model = self._scripted is None
         self.action_format = self._calls.format
         self.instructions = self._domain.policy
         if actions == "react":
@@ -128,7 +128,7 @@ class TauBench:
         return self._end(answer) if STOP in answer else Step(answer)
 
     def _end(self, seen: str, valid: bool = True) -> Step:
-        outcome = judge(self._name, self._split, self._index, self._database, self._said)
+        outcome = evaluate(self._name, self._split, self._index, self._database, self._said)
         return Step(
             f"{seen}\n{_verdict(outcome)}",
             reward=outcome.reward,

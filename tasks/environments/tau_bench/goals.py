@@ -60,7 +60,7 @@ def gold_digest(name: DomainName, split: str, index: int) -> str:
     return domain.snapshot.digest(database)
 
 
-def judge(
+def evaluate(
     name: DomainName, split: str, index: int, database: Mapping[str, Table], said: Sequence[str]
 ) -> Outcome:
     """The reward of an episode that is over.

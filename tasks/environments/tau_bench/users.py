@@ -34,18 +34,18 @@ class ModelUser:
         self._conversation = user_messages()
 
     async def open(self, instruction: str) -> str:
-        """As the protocol. Raises SpeakerFailed where the model can't be asked."""
+        """As the protocol. Raises EnvironmentModelFailed where the model can't be asked."""
         self._conversation.reset(instruction=instruction)
         return await self._speak()
 
     async def answer(self, content: str) -> str:
-        """As the protocol. Raises SpeakerFailed where the model can't be asked."""
+        """As the protocol. Raises EnvironmentModelFailed where the model can't be asked."""
         self._conversation.step(content)
         return await self._speak()
 
     async def _speak(self) -> str:
         messages: list[Message] = self._conversation.messages
-        text = await self._ask(tuple(messages), item=f"user/{len(messages)}")
+        text = await self._ask(tuple(messages), request_key=f"user/{len(messages)}")
         messages.append(Message(role="assistant", content=text))
         return text
 

@@ -56,7 +56,7 @@ class TextArena:
         self.known = look_at(game, self._settings)
         if player is not None and player not in range(self.known.players):
             raise ValueError(f"player: {game} has no seat {player}; it is for {self.known.players}")
-        self.needs_speaker = self.known.players == 2
+        self.needs_model = self.known.players == 2
         self.replayable = self.known.players == 1 and not self.known.hosted
         self.name = f"textarena/{game}"
         self.instructions = "You are playing a game. Follow its rules and try to win."

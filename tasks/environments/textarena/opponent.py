@@ -11,7 +11,7 @@ class Opponent:
 
     Args:
         ask: the way to the model.
-        form: how a move is written; a structured speaker is held to it.
+        form: how a move is written; a structured environment model is held to it.
     """
 
     def __init__(self, ask: Ask, form: ActionFormat) -> None:
@@ -28,10 +28,10 @@ class Opponent:
         then refuse.
 
         Raises:
-            SpeakerFailed: the model gave no answer.
+            EnvironmentModelFailed: the model gave no answer.
         """
         chat = (*self._chat, Message(role="user", content=news))
-        answer = await self._ask(chat, item=f"opponent/{self._turn}", regex=self._form.regex)
+        answer = await self._ask(chat, request_key=f"opponent/{self._turn}", regex=self._form.regex)
         self._chat = (*chat, Message(role="assistant", content=answer))
         self._turn += 1
         found = re.search(self._form.regex, answer)

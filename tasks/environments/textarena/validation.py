@@ -60,7 +60,7 @@ def _again(game: "TextArena", task: Task) -> "TextArena":
     fresh = type(game)(**game.options)
     stream = random.Random(f"replies of {task.task_id}")
 
-    async def ask(messages: tuple[Message, ...], *, item: str, regex: str | None = None) -> str:
+    async def ask(messages: tuple[Message, ...], *, request_key: str, regex: str | None = None) -> str:
         return draw(game, stream)
 
     fresh.connect(ask)

@@ -43,7 +43,7 @@ class TwentyQuestions:
     as in the paper; of a shorter list one third is held out. A task's seed picks its object.
 
     Args:
-        oracle: who answers. speaker: the model of `environment.speaker`; facts: the table of facts, without a model.
+        oracle: who answers. model: the model of `environment.model`; facts: the table of facts, without a model.
         objects: a table of objects (see `things.load_things`); None: the shipped one.
         seed: of the deal.
 
@@ -60,10 +60,10 @@ class TwentyQuestions:
     markov = False
 
     def __init__(
-        self, oracle: Literal["speaker", "facts"] = "speaker", objects: str | None = None, seed: int = 0
+        self, oracle: Literal["model", "facts"] = "model", objects: str | None = None, seed: int = 0
     ) -> None:
-        if oracle not in ("speaker", "facts"):
-            raise ValueError(f"oracle: {oracle!r} is neither speaker nor facts")
+        if oracle not in ("model", "facts"):
+            raise ValueError(f"oracle: {oracle!r} is neither model nor facts")
         path = SHIPPED if objects is None else _found(objects)
         self.things = load_things(path)
         self.files = {"objects": path, **FILES}
@@ -82,7 +82,7 @@ class TwentyQuestions:
             self.action_format = form
         # Only a model's answers may differ when the same question is asked again.
         self.replayable = self._facts is not None
-        self.needs_speaker = self._facts is None
+        self.needs_model = self._facts is None
         self.instructions = _RULES + (_PLAIN if self._facts else "")
         self._dealt = deal(self.things, seed)
         self._ask: Ask | None = None

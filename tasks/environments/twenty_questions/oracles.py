@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from tasks.engines.protocol import Message
-from tasks.environments.base import Ask, SpeakerFailed, any_of
+from tasks.environments.base import Ask, EnvironmentModelFailed, any_of
 from tasks.environments.twenty_questions.names import key
 from tasks.environments.twenty_questions.questions import Question
 from tasks.environments.twenty_questions.things import Thing
@@ -76,14 +76,14 @@ async def ask_oracle(ask: Ask, thing: Thing, question: str, turn: int) -> Answer
     """The model's answer. It sees the object and this question alone, so that equal questions are equal requests.
 
     Raises:
-        SpeakerFailed: the request failed, or the answer is none of the three.
+        EnvironmentModelFailed: the request failed, or the answer is none of the three.
     """
-    said = await ask(oracle_messages(thing, question), item=str(turn), regex=ANSWER_REGEX)
+    said = await ask(oracle_messages(thing, question), request_key=str(turn), regex=ANSWER_REGEX)
     first = said.strip(" \t\n.*\"'").split(maxsplit=1)[:1]
     answer = ANSWERS.get(first[0].strip(".,;:!*\"'").casefold()) if first else None
     if answer is None:
-        raise SpeakerFailed(
-            f"the oracle wrote {said[:80]!r}, which is none of Yes, No and Invalid; set environment.speaker.structured "
+        raise EnvironmentModelFailed(
+            f"the oracle wrote {said[:80]!r}, which is none of Yes, No and Invalid; set environment.model.structured "
             "to true, or use another model"
         )
     return answer

@@ -16,7 +16,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Lanes:
+class ParallelMicroBatches:
     """Threads that compute side by side; one lane is the caller itself, on all its cores.
 
     Args:
@@ -53,7 +53,7 @@ class Lanes:
         return self._pool.map(under_mode, items)
 
 
-def lanes_for(model: PreTrainedModel, passes: int) -> Lanes:
+def parallel_micro_batches_for(model: PreTrainedModel, passes: int) -> ParallelMicroBatches:
     """A core each, or several, on a CPU where several passes of a model at once are safe.
 
     Rotary embeddings that depend on the length of the input are kept in the model itself.
@@ -65,5 +65,5 @@ def lanes_for(model: PreTrainedModel, passes: int) -> Lanes:
     rope = getattr(model.config, "rope_parameters", None) or {}
     by_length = rope.get("rope_type") in ("dynamic", "longrope")
     if model.device.type != "cpu" or by_length:
-        return Lanes()
-    return Lanes(max(1, min(torch.get_num_threads(), passes)))
+        return ParallelMicroBatches()
+    return ParallelMicroBatches(max(1, min(torch.get_num_threads(), passes)))

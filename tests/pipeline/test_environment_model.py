@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from schemas.config import Config
 from schemas.load import ConfigError
 from storage.store import Committed, Store
-from tasks.engines.request_journal import RequestCache
+from tasks.engines.request_journal import RequestJournal
 from tasks.environments import UnusableEnvironment
 from tasks.export.play import play
 from tasks.pipeline.checks import check_config
@@ -33,13 +33,13 @@ OTHER = {"backend": "scripted", "rules": "tests.support.asked:speaks"}
 def asked(make_config: Callable[..., Config]) -> Callable[..., Config]:
     """The game in which a model speaks."""
 
-    def make(**speaker: Any) -> Config:
+    def make(**model: Any) -> Config:
         return make_config(
             engines={"rules": PLAYER, "other": OTHER},
             environment={
                 "name": "tests.support.asked:Asked",
                 "options": {},
-                "speaker": {"engine": "other", "structured": True, **speaker},
+                "model": {"engine": "other", "structured": True, **model},
             },
             rollout={"episodes": 8},
             replay={"transitions": 4},
@@ -59,7 +59,7 @@ def test_a_failed_answer_ends_its_own_episode_and_the_rest_of_the_iteration_goes
     steps = results["rollout"].scan("transitions").collect()
     assert set(episodes["status"]) == {"ok", "speaker_error"}
     failed = episodes.filter(status="speaker_error")
-    assert set(failed["error"]) == {"environment.speaker: no answer to twenty"}
+    assert set(failed["error"]) == {"environment.model: no answer to twenty"}
     assert not failed["done"].any() and (steps["action"] == "[2]").all()
     cut = steps.filter(pl.col("episode_id").is_in(failed["episode_id"].to_list()))
     assert cut["truncated"].all(), "what was played before the failure bootstraps"
@@ -95,7 +95,7 @@ def test_it_and_its_engine_determine_what_is_played(asked: Callable[..., Config]
     config = asked()
     play_rollout(store, config)
     warmer = decide(store, asked(temperature=0.5), "rollout", 0, frozen=False)
-    assert warmer.reasons == ("config: environment.speaker.temperature: 1.0 -> 0.5",)
+    assert warmer.reasons == ("config: environment.model.temperature: 1.0 -> 0.5",)
     rules = config.engines["other"].model_copy(update={"rules": "tests.support.rules:rubbish"})
     other = config.model_copy(update={"engines": {**config.engines, "other": rules}})
     (reason,) = decide(store, other, "rollout", 0, frozen=False).reasons
@@ -110,7 +110,7 @@ def test_an_answer_is_kept_for_a_stage_that_resumes(
 ) -> None:
     def opening() -> str:
         ctx = StageContext(
-            asked(), "rollout", 0, Inputs(), tmp_path, tmp_path, cache=RequestCache(tmp_path / "journal")
+            asked(), "rollout", 0, Inputs(), tmp_path, tmp_path, cache=RequestJournal(tmp_path / "journal")
         )
         environment = ctx.new_environment("e/1")
         text = asyncio.run(environment.reset(environment.tasks("train")[0]))
@@ -133,14 +133,14 @@ def test_a_person_can_watch_an_episode(asked: Callable[..., Config], tmp_path: P
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({"speaker": None}, r"environment\.speaker: in asked a model speaks, and none is configured"),
+        ({"model": None}, r"environment\.model: in asked a model speaks, and none is configured"),
         (
             {"name": "textarena", "options": {"game": "GuessTheNumber-v0"}},
-            r"environment\.speaker: no model speaks in textarena/GuessTheNumber-v0 with these options",
+            r"environment\.model: no model speaks in textarena/GuessTheNumber-v0 with these options",
         ),
         (
-            {"speaker": {"engine": "hosted", "structured": True}},
-            r"environment\.speaker\.structured: engine 'hosted'",
+            {"model": {"engine": "hosted", "structured": True}},
+            r"environment\.model\.structured: engine 'hosted'",
         ),
     ],
 )
@@ -155,9 +155,9 @@ def test_a_speaker_that_can_not_be_is_refused_before_anything_runs(
 
 
 def test_an_unknown_engine_or_a_template_of_its_own_is_refused_by_name(asked: Callable[..., Config]) -> None:
-    with pytest.raises(ValidationError, match=r"environment\.speaker\.engine: no engine 'cloud'"):
+    with pytest.raises(ValidationError, match=r"environment\.model\.engine: no engine 'cloud'"):
         asked(engine="cloud")
-    with pytest.raises(ValidationError, match=r"speaker\.template: an environment writes"):
+    with pytest.raises(ValidationError, match=r"model\.template: an environment writes"):
         asked(template="mine.j2")
 
 
@@ -165,9 +165,9 @@ def test_an_environment_without_its_speaker_is_not_played(
     asked: Callable[..., Config], tmp_path: Path
 ) -> None:
     config = asked()
-    alone = config.model_copy(update={"environment": config.environment.model_copy(update={"speaker": None})})
+    alone = config.model_copy(update={"environment": config.environment.model_copy(update={"model": None})})
     ctx = StageContext(alone, "rollout", 0, Inputs(), tmp_path, tmp_path)
-    with pytest.raises(UnusableEnvironment, match=r"environment\.speaker"):
+    with pytest.raises(UnusableEnvironment, match=r"environment\.model"):
         ctx.new_environment("e/1")
 
 
