@@ -12,14 +12,14 @@ Iteration = Annotated[int | None, typer.Option(help="iteration; else the newest 
 
 
 def export_critic_sft(file: File, iteration: Iteration = None, run: Run = None, data: Data = None) -> None:
-    """Write the rows the critic was fine-trainable on as chat rows of prompt and completion, for TRL's SFTTrainer."""
+    """Write the rows the critic was fine-tuned on as chat rows of prompt and completion, for TRL's SFTTrainer."""
     _export("critic-sft", file, iteration, run, data)
 
 
 def export_policy_distillation(
     file: File, iteration: Iteration = None, run: Run = None, data: Data = None
 ) -> None:
-    """Write the rows the policy was fine-trainable on as chat rows of prompt and completion, for TRL's SFTTrainer."""
+    """Write the rows the policy was fine-tuned on as chat rows of prompt and completion, for TRL's SFTTrainer."""
     _export("policy-distillation", file, iteration, run, data)
 
 

@@ -75,7 +75,7 @@ class Config(Section):
     )
     seed: int = Field(0, ge=0, description="root of every random stream")
     algorithm: Algorithm = Field(
-        "nlac", description="nlac, or a baseline. rft: the policy is fine-trainable on the actions of successful episodes; "
+        "nlac", description="nlac, or a baseline. rft: the policy is fine-tuned on the actions of successful episodes; "
         "react: the model as it is, evaluated; self_distillation: actions refined from on-policy rollouts instead of "
         "predicted futures; nlql: of sampled actions, the one that the evaluator most probably calls optimal is "
         "distilled. A run holds one algorithm"

@@ -75,7 +75,7 @@ class WarmStartSection(FineTuningSection):
 
     file: str | None = Field(
         None, description="Parquet of demonstrations, a row an answer of one role (docs/warm-start.md), looked up from "
-        "the working directory, then from the project's root. The model fine-trainable on them takes the base model's "
+        "the working directory, then from the project's root. The model fine-tuned on them takes the base model's "
         "place as what every role begins from; empty: no warm start"
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Training examples from tables: what the critic and the policy are fine-trainable on, and under which prompt."""
+"""Training examples from tables: what the critic and the policy are fine-tuned on, and under which prompt."""
 
 import random
 from collections.abc import Iterable

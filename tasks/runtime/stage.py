@@ -91,7 +91,7 @@ class Resolver:
     target, and with separate parameters the base model still evaluates and refines. Rollouts that take the place of
     futures are played by theta_i. Algorithm react trains nothing: its policy is the base model in every iteration.
 
-    With a warm start (`warm_start.file`) the fine-trainable model stands wherever the base model would.
+    With a warm start (`warm_start.file`) the fine-tuned model stands wherever the base model would.
     """
 
     config: Config
