@@ -25,13 +25,13 @@ down: $(INSTALLED)  ## stop it
 	@$(BIN)/nlac down $(ARGS)
 
 learn: $(INSTALLED)  ## the proof of learning on FrozenLake, with its plot
-	@$(BIN)/python -m benchmarks.learning_curve
+	@$(BIN)/python -m benchmarks.learning.learning_curve
 
 learn-controls: $(INSTALLED)  ## what must not learn, and the same seed twice
-	@$(BIN)/python -m benchmarks.learning_curve controls
+	@$(BIN)/python -m benchmarks.learning.learning_curve controls
 
 learn-ablations: $(INSTALLED)  ## the algorithm without each of its parts; about an hour
-	@$(BIN)/python -m benchmarks.ablations
+	@$(BIN)/python -m benchmarks.learning.ablations
 
 lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff check .

@@ -1,8 +1,9 @@
-"""What every benchmark writes: `benchmarks/out/NAME.json` with a list `checks` of {name, value, goal, ok}."""
+"""What every benchmark prints, and writes to `benchmarks/out/NAME.json`: a list `checks` of {name, value, goal, ok}."""
 
 import json
 import operator
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -13,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 OUT = Path(__file__).parent / "out"
+BEGAN = time.monotonic()  # of the command, whose first imports these are
+CONSOLE = Console(width=160)  # also where the output goes to a file
 COMPARE = {">=": operator.ge, "<=": operator.le, "==": operator.eq}
 
 
@@ -67,12 +70,36 @@ def print_checks(title: str, checks: Sequence[Check]) -> None:
     table = Table("check", "value", "bar", "", title=title)
     for c in checks:
         table.add_row(c.name, f"{c.value:g}", c.goal, "ok" if c.ok else "[red]missed[/red]")
-    Console().print(table)
+    CONSOLE.print(table)
 
 
-def print_figures(title: str, figures: Mapping[str, Mapping[str, float]]) -> None:
-    """Figures without bars: a column each of the things measured."""
-    table = Table("figure", *figures, title=title)
-    for name in next(iter(figures.values())):
-        table.add_row(name, *(f"{values[name]:.6g}" for values in figures.values()))
-    Console().print(table)
+def print_figures(title: str, figures: Mapping[str, Mapping[str, float | str | None]]) -> None:
+    """Figures without bars: of things measured and figures, the more numerous are the rows."""
+    names = list(next(iter(figures.values())))
+    by_thing = len(figures) > len(names)
+    columns, rows = (names, list(figures)) if by_thing else (list(figures), names)
+    table = Table("", *columns, title=title)
+    for row in rows:
+        values = (figures[row][column] if by_thing else figures[column][row] for column in columns)
+        table.add_row(row, *("" if v is None else v if isinstance(v, str) else f"{v:.6g}" for v in values))
+    CONSOLE.print(table)
+
+
+def finish(name: str, title: str, checks: Sequence[Check], **more: Any) -> None:
+    """Print the checks, write them, and end the command with an error where a bar is missed.
+
+    Args:
+        name: of the file in `benchmarks/out`.
+        title: of the table.
+        checks: figures held to their bars; there may be none.
+        more: what else the file holds.
+
+    Raises:
+        SystemExit: a bar is missed; it is named.
+    """
+    if checks:
+        print_checks(f"{title} ({machine()})", checks)
+    print(f"{(time.monotonic() - BEGAN) / 60:.1f} min in all")
+    print(f"written to {write_checks(name, checks, **more)}")
+    if missed := [c.name for c in checks if not c.ok]:
+        raise SystemExit(f"bars missed: {', '.join(missed)}")

@@ -6,35 +6,42 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.baselines import baseline_figures, baseline_jobs
-from benchmarks.chain import Arrivals
-from benchmarks.checks import check
-from benchmarks.lake_run import Measured, configure
-from benchmarks.learning_curve import (
+from benchmarks.checks import Check, check, finish
+from benchmarks.learning.baselines import baseline_figures, baseline_jobs
+from benchmarks.learning.chain import Arrivals
+from benchmarks.learning.lake_run import Measured, configure
+from benchmarks.learning.learning_curve import (
     ITERATIONS,
-    SMOKE,
     control_checks,
-    finish,
     job,
     proof_checks,
     run_chain,
     run_job,
-    smoke_checks,
 )
+
+HALF = 12  # of the proof's 18 iterations
+
+
+def half_checks(measured: list[Measured]) -> list[Check]:
+    """The bars of half a run, on its last iteration."""
+    return [
+        check("half_sampled_success", measured[-1].sampled_success, ">=", 0.70),
+        check("half_rank_qstar", measured[-1].rank or 0.0, ">=", 0.88),
+    ]
 
 
 @pytest.mark.learning
 @pytest.mark.timeout(2400)
 def test_half_a_run_learns_what_shuffled_labels_do_not_teach(tmp_path: Path) -> None:
     jobs = [
-        job("smoke", 0, SMOKE, tmp_path),
+        job("smoke", 0, HALF, tmp_path),
         # Fewer states to improve: a critic that has learned nothing has every action refined in every round.
-        job("shuffled", 0, SMOKE, tmp_path, backup={"shuffle_labels": True}, improvement={"states": 256}),
+        job("shuffled", 0, HALF, tmp_path, backup={"shuffle_labels": True}, improvement={"states": 256}),
     ]
     with ThreadPoolExecutor(len(jobs)) as pool:
         learned, control = pool.map(run_job, jobs)
-    assert [c for c in smoke_checks(learned) if not c.ok] == []
-    assert not any(c.ok for c in smoke_checks(control))
+    assert [c for c in half_checks(learned) if not c.ok] == []
+    assert not any(c.ok for c in half_checks(control))
 
 
 @pytest.mark.learning
@@ -99,10 +106,11 @@ def test_a_missed_bar_ends_the_command_and_stays_in_the_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("benchmarks.checks.OUT", tmp_path)
-    finish("Controls", [check("same_seed_identical", 1, "==", 1)], 60.0)
+    finish("learning_curve", "Controls", [check("same_seed_identical", 1, "==", 1)])
     with pytest.raises(SystemExit, match="bars missed: chain_exact"):
-        finish("FrozenLake", [check("chain_exact", 0, "==", 1), check("rft_healthy", 0.5, ">=", 0.45)], 60.0)
-    finish("Controls", [check("same_seed_identical", 1, "==", 1)], 60.0)
+        missed = [check("chain_exact", 0, "==", 1), check("rft_healthy", 0.5, ">=", 0.45)]
+        finish("learning_curve", "FrozenLake", missed)
+    finish("learning_curve", "Controls", [check("same_seed_identical", 1, "==", 1)])
     written = json.loads((tmp_path / "learning_curve.json").read_text())
     assert {c["name"]: c["ok"] for c in written["checks"]} == {
         "chain_exact": False, "rft_healthy": True, "same_seed_identical": True,

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from benchmarks.environment_steps import collected_steps, simulated_steps
-from benchmarks.lake_run import measure
+from benchmarks.learning.environment_steps import collected_steps, simulated_steps
+from benchmarks.learning.lake_run import measure
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, load_config
 from storage.store import Committed, Store

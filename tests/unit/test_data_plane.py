@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.data_plane_parts import AGGREGATE, PARTS, bare_glob
-from benchmarks.large_run import Size, build
+from benchmarks.data.large_run import Size, build
+from benchmarks.data.parts import AGGREGATE, PARTS, bare_glob
 from storage.sql.views import connect
 from storage.store import Store
 from storage.verify import verify

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.frozen_lake_measures import (
+from tasks.environments.frozen_lake.maps import make_lake
+from tasks.environments.frozen_lake.measures import (
     auroc,
     exact_future,
     optimal_actions,
@@ -11,7 +12,6 @@ from benchmarks.frozen_lake_measures import (
     rank_agreement,
     success_probability,
 )
-from tasks.environments.frozen_lake.maps import make_lake
 from tasks.environments.frozen_lake.text import mean_value
 
 LAKE = make_lake(0, ("SF", "HG"), False, 1)  # right, then down

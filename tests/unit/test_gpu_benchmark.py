@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks import gpu
+from benchmarks.training import gpu
 
 
 def test_without_a_gpu_it_says_so_and_writes_no_figures(
@@ -11,7 +11,7 @@ def test_without_a_gpu_it_says_so_and_writes_no_figures(
 ) -> None:
     written: list[object] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(gpu, "write_checks", lambda *args, **kwargs: written.append(args))
+    monkeypatch.setattr(gpu, "finish", lambda *args, **kwargs: written.append(args))
     gpu.main()
     assert "no CUDA GPU on this machine" in capsys.readouterr().out
     assert written == []

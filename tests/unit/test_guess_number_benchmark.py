@@ -2,9 +2,10 @@
 
 import pytest
 
-from benchmarks.guess_number_measures import left_by_hints, likelier, mcnemar, possible_share
+from benchmarks.learning.guess_number import mcnemar
 from storage.history import State, Turn
 from tasks.environments.base import ActionFormat
+from tasks.environments.guess_number_measures import left_by_hints, likelier, possible_share
 from tasks.stages.evaluation import wilson_interval
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from benchmarks.import_memory import measure, write_log
 from storage.sql.views import connect
 from storage.store import Store
 from storage.verify import verify
@@ -17,6 +16,7 @@ from tasks.logs.records import LogFormat, UnreadableLog, read_records
 from tasks.logs.schema import Rejected
 from tasks.runtime.stage import StageFailed
 from tests.support.committed import commit_rows
+from tests.support.large_log import import_apart, write_log
 from tests.support.logs import AIRLINE, TOOLS, call, conversation, write_json
 from tests.support.rows import episode, transitions
 
@@ -249,7 +249,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     peaks = []
     for name, size in (("small", 8 << 20), ("large", 24 << 20)):
         count = write_log(tmp_path / name, size)
-        episodes, steps, _, peak = measure(tmp_path / name, tmp_path / f"data-{name}")
+        episodes, steps, peak = import_apart(tmp_path / name, tmp_path / f"data-{name}")
         assert (episodes, steps) == (count, 13 * count)
         peaks.append(peak)
     # Texts stand in several columns, so an import that held its rows would need 100 MiB more for these 16.

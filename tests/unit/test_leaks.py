@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.leak_check import Counts, called_leak, checks_of, count, load_cases
+from benchmarks.learning.leak_check import Counts, called_leak, checks_of, count, load_cases
 from schemas.config import CorrectionSection
 from tasks.text.leaks import SOURCE_OF_TARGET, SOURCE_OF_THOUGHT, find_leaks
 

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from benchmarks.rollout import Recorder, Trial, measure, side
+from benchmarks.inference.rollout import Recorder, Trial, measure, side
 from schemas.config import Config, EngineSection, ModelSection
 from schemas.load import load_config
 from tasks.engines import build_engine
@@ -17,7 +17,7 @@ def waiting(milliseconds: float) -> Config:
     return loaded.model_copy(
         update={
             "environment": loaded.environment.model_copy(
-                update={"name": "benchmarks.rollout:Delayed", "options": options}
+                update={"name": "benchmarks.inference.rollout:Delayed", "options": options}
             ),
             "rollout": loaded.rollout.model_copy(update={"episodes": 8, "max_steps": 3}),
         }

@@ -1,19 +1,17 @@
 """LoRA training beside TRL's SFTTrainer: speed, memory, loss curve, and the share of what matrix products allow.
 
-    python -m benchmarks.training            settings, then compare
-    python -m benchmarks.training settings   TRL's best settings, each tried on a few steps
-    python -m benchmarks.training compare    both sides, by turns, each in a process of its own;
-                                             settings found before are taken, if they are of this model and TRL
+    python -m benchmarks.training.versus_trl            settings, then compare
+    python -m benchmarks.training.versus_trl settings   find TRL's best settings, each tried on a few steps
+    python -m benchmarks.training.versus_trl compare    both sides in turn, each in a process of its own. It takes the
+                                                        settings found before for this model, TRL and number of cores
 
-Same model, chats (`training_chats`), token ids, batches, adapter to start from, rate and steps; completion-only; all
-cores. TRL is given rows that are sorted by length within a batch, as ours are. The first step of each run is left
-out. Needs TRL: pip install -c constraints.txt -e '.[benchmarks]'.
+Both sides have the same model, chats (`benchmarks.training.chats`), token ids, batches, adapter to start from, learning
+rate and steps. The loss is on completions only, and all cores are used. TRL gets the rows of a batch sorted by length,
+as ours are. The first step of each run does not count. Needs TRL: pip install -c constraints.txt -e '.[benchmarks]'.
 """
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from importlib import metadata
 from importlib.util import find_spec
@@ -22,15 +20,13 @@ from statistics import mean, median
 from typing import Any, Literal
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.checks import OUT, check, machine, print_checks, write_checks
-from benchmarks.training_peak import flops_a_token, seconds_a_token
+from benchmarks.checks import OUT, check, finish, machine, print_figures
+from benchmarks.processes import run_module
+from benchmarks.training.matrix_products import seconds_a_token
 from schemas.config import FineTuningSection, ModelSection
 from tasks.engines.models import resolve_model
 
-NAME = "training"
 SETTINGS = OUT / "training_settings.json"
 FIRST = {
     "packing": False, "micro_batch": 4, "attention": "sdpa", "weights": "bfloat16", "autocast": True,
@@ -50,19 +46,16 @@ def run_side(side: str, folder: Path, **changes: Any) -> Result:
     """One side in a process of its own, which ends before the next begins."""
     job = {
         **FIRST, "side": side, "adapter": str(folder / "start"), "rate": RATE, "threads": os.cpu_count(),
-        "dtype": "bfloat16", "passes": 1, **changes,
+        "dtype": "bfloat16", **changes,
     }  # fmt: skip
     files = folder / "job.json", folder / "result.json"
     files[0].write_text(json.dumps(job))
-    command = [sys.executable, "-m", "benchmarks.training_sides", *map(str, files)]
-    environment = {"OMP_NUM_THREADS": str(job["threads"]), **os.environ}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"side {side} failed with {changes}:\n{done.stderr[-2000:]}")
+    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(job["threads"]))}
+    run_module("benchmarks.training.sides", *files, log=folder / "log", environment=threads)
     result: Result = json.loads(files[1].read_text())
     # With packs, the rows of a step are others, and there are about as many tokens.
     tokens = sum(result["tokens"]) * len(result["seconds"]) / (len(result["seconds"]) + 1)
-    result["speed"], result["cpu_speed"] = tokens / sum(result["seconds"]), tokens / sum(result["cpu"])
+    result["speed"] = tokens / sum(result["seconds"])
     return result
 
 
@@ -91,15 +84,13 @@ def known_settings(model: str) -> Result | None:
 
 def find_settings(model: str, folder: Path, chats: int, batch_rows: int) -> Result:
     """TRL's fastest settings, starting from the best of single changes and joining those that helped."""
-    speeds = {}
-    table = Table("TRL's settings", "tokens/s", "tokens/CPU-s", "peak GiB", title="what TRL was tried with")
+    tried: dict[str, dict[str, float | str | None]] = {}
 
     def attempt(change: dict[str, Any]) -> float:
         size = {"chats": chats, "batch_rows": batch_rows, "model": model}
         result = run_side("trl", folder, **size, **change)
         named = ", ".join(f"{key}={value}" for key, value in change.items()) or f"first: {FIRST}"
-        table.add_row(named, *(f"{result[key]:.3g}" for key in ("speed", "cpu_speed", "peak_gib")))
-        speeds[named] = {key: result[key] for key in ("speed", "cpu_speed", "peak_gib")}
+        tried[named] = {key: result[key] for key in ("speed", "peak_gib")}
         return float(result["speed"])
 
     gains = [(attempt(change), change) for change in TRIED]
@@ -111,8 +102,8 @@ def find_settings(model: str, folder: Path, chats: int, batch_rows: int) -> Resu
             joined |= change
     if joined != best[1] and attempt(joined) > best[0]:
         best = (0.0, joined)
-    Console().print(table)
-    found = {"best": FIRST | best[1], "tried": speeds, "of": identity(model), "measured": machine()}
+    print_figures("TRL's settings: tokens a second, peak GiB", tried)
+    found = {"best": FIRST | best[1], "tried": tried, "of": identity(model), "measured": machine()}
     OUT.mkdir(exist_ok=True)
     SETTINGS.write_text(json.dumps(found, indent=1) + "\n")
     return found
@@ -120,8 +111,8 @@ def find_settings(model: str, folder: Path, chats: int, batch_rows: int) -> Resu
 
 def compare(
     model: str, folder: Path, settings: Result, chats: int, batch_rows: int, repeats: int, micro_batch: int
-) -> bool:
-    """Both sides by turns, and what matrix products allow; writes the checks."""
+) -> None:
+    """Both sides in turn, and what matrix products allow; ends with an error where a goal is missed."""
     import torch
 
     size = {"chats": chats, "batch_rows": batch_rows, "model": model}
@@ -131,9 +122,8 @@ def compare(
         mine.append(run_side("ours", folder, **size, micro_batch=micro_batch))
         share = mine[-1]["labels"] / sum(mine[-1]["tokens"])
         limits.append(1 / seconds_a_token(model, 256 * micro_batch, share, torch.bfloat16, "cpu"))
-    speed, cpu_speed, peak = (
-        [median(run[key] for run in runs) for runs in (mine, theirs)]
-        for key in ("speed", "cpu_speed", "peak_gib")
+    speed, peak = (
+        [median(run[key] for run in runs) for runs in (mine, theirs)] for key in ("speed", "peak_gib")
     )
     limit = median(limits)
     curves = mine[0]["losses"], theirs[0]["losses"]
@@ -151,18 +141,15 @@ def compare(
         check("trl_healthy", falls[1] / falls[0] if falls[0] > 0 else float("nan"), ">=", 0.9),
     ]
     figures = {
-        "tokens_per_second": {"ours": speed[0], "trl": speed[1], "limit": limit},
-        "tokens_per_cpu_second": {"ours": cpu_speed[0], "trl": cpu_speed[1]},
-        "speed_ratio_per_cpu_second": cpu_speed[0] / cpu_speed[1],
-        "limit_tflops": limit * flops_a_token(model, share) / 1e12,
-        "peak_gib": {"ours": peak[0], "trl": peak[1]},
-        "losses": {"ours": curves[0], "trl": curves[1]},
-        "speeds": {"ours": [run["speed"] for run in mine], "trl": [run["speed"] for run in theirs]},
+        side: {"tokens_per_second": speed[n], "peak_gib": peak[n]} for n, side in enumerate(("ours", "trl"))
     }
-    print_checks("LoRA training beside TRL", checks)
-    Console().print(figures)
-    write_checks(NAME, checks, settings=settings, **figures)
-    return all(c.ok for c in checks)
+    print_figures("medians", figures)
+    print(f"matrix products alone would allow {limit:.0f} tokens a second")
+    finish(
+        "training", "LoRA training beside TRL", checks,
+        settings=settings, medians=figures, limit=limit, losses={"ours": curves[0], "trl": curves[1]},
+        speeds={"ours": [run["speed"] for run in mine], "trl": [run["speed"] for run in theirs]},
+    )  # fmt: skip
 
 
 def main(
@@ -174,19 +161,19 @@ def main(
     micro_batch: int = FineTuningSection().micro_batch_rows,
     tried_chats: int = 24,  # three steps of 8 rows: the largest micro-batch tried
 ) -> None:
-    """Measure; ends with 1 where a goal is missed."""
+    """Measure; ends with an error where a goal is missed."""
     if find_spec("trl") is None:
-        raise SystemExit("benchmarks.training needs TRL: pip install -c constraints.txt -e '.[benchmarks]'")
+        raise SystemExit(
+            "benchmarks.training.versus_trl needs TRL: pip install -c constraints.txt -e '.[benchmarks]'"
+        )
     path = str(resolve_model(model))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_start(path, folder)
         settings = known_settings(path) if part == "compare" else None
         settings = settings or find_settings(path, folder, tried_chats, tried_chats // 3)
-        if part != "settings" and not compare(
-            path, folder, settings, chats, batch_rows, repeats, micro_batch
-        ):
-            raise SystemExit(1)
+        if part != "settings":
+            compare(path, folder, settings, chats, batch_rows, repeats, micro_batch)
 
 
 if __name__ == "__main__":

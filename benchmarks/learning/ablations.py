@@ -1,11 +1,11 @@
 """What each part of the algorithm is worth on FrozenLake: NLAC without it, three seeds each.
 
-    python -m benchmarks.ablations [--variant no-ema --variant priorities]
+    python -m benchmarks.learning.ablations [--variant no-ema --variant priorities]
 
-Runs are those of `benchmarks.learning_curve` with one section of the configuration changed, in processes of their own;
-a run that is there already is not repeated, nor are those of `make learn`, which are the whole algorithm. Figures are
-means over the last three iterations, then over seeds, with the least and the largest seed. No bars: what comes out is
-reported. Figures go to benchmarks/out/ablations.json.
+Runs are those of `benchmarks.learning.learning_curve` with one section of the configuration changed. A run that is
+there already is not repeated. The whole algorithm is the runs of `make learn`. Figures are means over the last three
+iterations, then over seeds, with the smallest and the largest seed. They have no bars, and go to
+benchmarks/out/ablations.json.
 """
 
 import json
@@ -17,9 +17,9 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.checks import OUT, machine, write_checks
-from benchmarks.lake_run import Job, Measured
-from benchmarks.learning_curve import CORES, SEEDS, Processes, final, job, run_job
+from benchmarks.checks import OUT, finish, machine, print_figures
+from benchmarks.learning.lake_run import Job, Measured
+from benchmarks.learning.learning_curve import CORES, SEEDS, Processes, final, job, run_job
 
 DATA = OUT / "ablations"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -44,12 +44,6 @@ def summary(runs: list[list[Measured]]) -> dict[str, list[float]]:
     return {figure: [final(run, figure) for run in runs] for figure in FIGURES}
 
 
-def line(name: str, figures: dict[str, list[float]]) -> str:
-    """A row of the table, as Markdown."""
-    cells = (f"{mean(v):.3f} ({min(v):.3f}-{max(v):.3f})" for v in figures.values())
-    return f"| {name} | {' | '.join(cells)} |"
-
-
 def main(
     processes: Processes = CORES,
     data: Path = DATA,
@@ -70,9 +64,12 @@ def main(
     with ThreadPoolExecutor(processes) as pool:
         runs = dict(zip(jobs, pool.map(measured, jobs.values()), strict=True))
     found = {one.value: summary([runs[one.value, seed] for seed in SEEDS]) for one in chosen}
-    print(f"Ablations ({machine()})\n\n| variant | {' | '.join(FIGURES)} |\n|{'---|' * (len(FIGURES) + 1)}")
-    print("\n".join(line(name, figures) for name, figures in found.items()))
-    print(f"written to {write_checks('ablations', [], ablations=found)}")
+    told = {
+        name: {figure: f"{mean(v):.3f} ({min(v):.3f}-{max(v):.3f})" for figure, v in figures.items()}
+        for name, figures in found.items()
+    }
+    print_figures(f"Ablations ({machine()})", told)
+    finish("ablations", "Ablations", [], ablations=found)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """One run on FrozenLake through the program's own stages, measured after each iteration against exact Q*.
 
-`python -m benchmarks.lake_run JOB.json` runs one job in a process of its own (one thread) and writes
-`measures.json` beside its data; `benchmarks/learning_curve.py` starts these. Figures are defined in
-`benchmarks.frozen_lake_measures`; nothing here computes anything of the algorithm.
+`python -m benchmarks.learning.lake_run JOB.json` runs one job in a process of its own (one thread) and writes
+`measures.json` beside its data; `benchmarks.learning.learning_curve` starts these. Figures are defined in
+`tasks.environments.frozen_lake.measures`; nothing here computes anything of the algorithm.
 """
 
 import asyncio
@@ -17,15 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import frozen_lake_measures as measures
-from benchmarks.environment_steps import collected_steps, simulated_steps
+from benchmarks.learning.environment_steps import collected_steps, simulated_steps
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, load_config
 from storage.history import State
 from storage.store import Store
 from tasks.context import StageContext
 from tasks.engines.base import Adapter
-from tasks.environments.frozen_lake import FrozenLake
+from tasks.environments.frozen_lake import FrozenLake, measures
 from tasks.environments.frozen_lake.maps import Lake
 from tasks.environments.frozen_lake.text import (
     ACTIONS,
@@ -101,16 +100,13 @@ def configure(job: Job, model: Path) -> Config:
 
 
 @asynccontextmanager
-async def measuring(
-    store: Store, config: Config, iteration: int, critic: Adapter | None = None
-) -> AsyncIterator[StageContext]:
-    """A stage's surroundings, to ask questions: with a critic alone, or with all that an iteration left."""
-    adapters = {"critic": critic} if critic else _parameters(store, config, iteration)
+async def measuring(store: Store, config: Config, iteration: int) -> AsyncIterator[StageContext]:
+    """What a stage has around it, to ask questions of the parameters that an iteration left."""
     ctx = StageContext(
         config=config,
         stage="measure",
         iteration=iteration,
-        inputs=Inputs(adapters=adapters),
+        inputs=Inputs(adapters=_parameters(store, config, iteration)),
         workdir=store.root,
         cache_dir=store.cache_dir,
     )

@@ -1,10 +1,10 @@
 """What the pipeline costs beside the work: an iteration whose engines and trainer take no time.
 
-python -m benchmarks.overhead [--rounds 3] [--in-process-rounds 5]
+python -m benchmarks.overhead.pipeline [--rounds 3] [--in-process-rounds 5]
 
 The iteration is the default configuration's: eight stages, every size as shipped, real environment, prompts, tables,
 digests, commits, MLflow. Only the roles are played by rules, and training writes files of the usual size at once
-(`benchmarks.instant`). A warm-up of both sides comes first; then rounds alternate.
+(`benchmarks.overhead.instant`). A warm-up of both sides comes first; then rounds alternate.
 
 stage_overhead_ratio: through a Prefect server, work pools and workers started as `nlac up` starts them. Numerator: the
     time of `run_deployment("nlac/iteration")`, from the call to its return, divided by the number of stages; so the
@@ -21,9 +21,7 @@ and the median of empty flows leaves them out. So the ratio of means is printed 
 """
 
 import asyncio
-import os
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -32,9 +30,9 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.checks import check, print_checks, print_figures, write_checks
-from benchmarks.instant import install_trainer, instant_config
-from benchmarks.own_stack import deploy_empty, own_stack, redirect
+from benchmarks.checks import check, finish, print_figures
+from benchmarks.overhead.instant import install_trainer, instant_config
+from benchmarks.overhead.own_stack import deploy_empty, own_stack, redirect
 from schemas.config import Config
 from schemas.load import dump_config
 from storage.store import Store
@@ -70,7 +68,8 @@ async def through_server(root: Path, config: Config, rounds: int) -> Seconds:
     file.write_text(dump_config(config))
     async with get_client() as client:
         await redirect(
-            client, {name: f"benchmarks/overhead_flows.py:{name.replace('-', '_')}" for name in TRAINING}
+            client,
+            {name: f"benchmarks/overhead/deployed_flows.py:{name.replace('-', '_')}" for name in TRAINING},
         )
         for pool in pools:
             await deploy_empty(client, pool, pool)
@@ -94,7 +93,7 @@ async def through_server(root: Path, config: Config, rounds: int) -> Seconds:
 
 async def in_process(root: Path, config: Config, rounds: int) -> Seconds:
     """Seconds a stage of iterations in this process, and of empty synchronous flow runs in it."""
-    from benchmarks.overhead_flows import empty
+    from benchmarks.overhead.deployed_flows import empty
 
     install_trainer()
     store, stages = Store(root), stages_of(config, 0)
@@ -144,9 +143,7 @@ def main(
         check(name, table[side]["ratio"], "<=", goal) for side, (name, goal) in GOALS.items() if side in table
     ]
     print_figures("seconds", table)
-    print_checks("pipeline overhead", checks)
-    write_checks("overhead", checks, cores=os.cpu_count(), seconds=measured)
-    sys.exit(0 if all(c.ok for c in checks) else 1)
+    finish("overhead", "Pipeline overhead", checks, seconds=measured)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ async def deploy_empty(client: "PrefectClient", name: str, pool: str) -> None:
         name=name,
         work_pool_name=pool,
         path=rollout.path,
-        entrypoint="benchmarks/overhead_flows.py:empty",
+        entrypoint="benchmarks/overhead/deployed_flows.py:empty",
         pull_steps=rollout.pull_steps,
     )
 

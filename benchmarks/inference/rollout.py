@@ -1,17 +1,12 @@
-"""What a rollout loses to waiting for its environment, and what the transformers backend does at each batch size.
+"""What a rollout loses to waiting for its environment.
 
-    python -m benchmarks.rollout [--backend transformers] [--config configs/guess_number_smollm2.yaml] [--episodes 128]
-    python -m benchmarks.rollout speeds [--batches 1,4,16,64]
+    python -m benchmarks.inference.rollout [--backend transformers] [--config FILE] [--cap 16] [--episodes 128]
 
-`rollout`, the default: the program's own stage plays `--episodes` episodes on an engine that computes `--cap` requests
-at once; every step of the environment takes `--environment-ms` more than it does by itself (half to one and a half of
-it, drawn by the episode). Then an engine just started answers the very requests that were recorded, all there from the
-beginning. The two alternate. Useful tokens a second are those of completions that came back while at least `--cap`
-episodes (requests) were unfinished; start-up and drain are reported apart. rollout_efficiency is the ratio of the
-medians.
-
-`speeds`: tokens a second of the backend, of plain `generate` on batches of the same prompts and limits, and of
-transformers' own continuous batching, by batch size. Figures without a bar.
+The program's own stage plays `--episodes` episodes on an engine that computes `--cap` requests at once. Every step of
+the environment takes `--environment-ms` more than it does by itself (half to one and a half of it, drawn by the
+episode). Then an engine just started answers the requests that were recorded, all there from the beginning. The two
+alternate. Useful tokens a second are those of completions that came back while at least `--cap` episodes (requests)
+were unfinished; start-up and drain are reported apart. rollout_efficiency is the ratio of the medians.
 """
 
 import asyncio
@@ -26,8 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.batch_speeds import speeds
-from benchmarks.checks import check, print_checks, print_figures, write_checks
+from benchmarks.checks import check, finish, print_figures
 from schemas.config import Config, EngineSection, EnvironmentSection, ModelSection
 from schemas.load import load_config
 from tasks import rollout
@@ -231,12 +225,7 @@ def middle(sides: Sequence[Side]) -> dict[str, float]:
     return {name: statistics.median(asdict(s)[name] for s in sides) for name in asdict(sides[0])}
 
 
-app = typer.Typer(add_completion=False)
-
-
-@app.callback(invoke_without_command=True)
 def main(
-    context: typer.Context,
     backend: Annotated[str, typer.Option(help="transformers or vllm")] = "transformers",
     config: Annotated[str, typer.Option(help="its environment and policy are played")] = CONFIG,
     episodes: Annotated[int, typer.Option(help="at least 8 times the cap")] = 128,
@@ -246,8 +235,6 @@ def main(
     repeats: Annotated[int, typer.Option(help="of both sides")] = 3,
 ) -> None:
     """Measure rollout_efficiency."""
-    if context.invoked_subcommand:
-        return
     if episodes < 8 * cap:
         raise typer.BadParameter(f"--episodes {episodes} is less than 8 times --cap {cap}")
     loaded = load_config(config)
@@ -256,7 +243,9 @@ def main(
     # All of them the policy's, from the first iteration on.
     played = {"episodes": episodes, "first_episodes": None, "uniform_until": 0, "max_steps": max_steps}
     changes = {
-        "environment": own.model_copy(update={"name": "benchmarks.rollout:Delayed", "options": options}),
+        "environment": own.model_copy(
+            update={"name": "benchmarks.inference.rollout:Delayed", "options": options}
+        ),
         "rollout": loaded.rollout.model_copy(update=played),
         "roles": loaded.roles.model_copy(
             update={"policy": loaded.roles.policy.model_copy(update={"engine": "local"})}
@@ -273,14 +262,9 @@ def main(
         name += f"_{backend}_{own.name}"
     checks = [check(name, ratio, ">=", BAR)]
     print_figures(f"{backend}, cap {cap}, {episodes} episodes, {environment_ms:g} ms a step", sides)
-    print_checks("Rollouts that wait for their environment", checks)
     every = {"rollout": [asdict(s) for s in rollouts], "replay": [asdict(s) for s in replays]}
-    write_checks("rollout", checks, **{f"sides of {name}": every})
-    raise typer.Exit(not all(c.ok for c in checks))
-
-
-app.command()(speeds)
+    finish("rollout", "Rollouts that wait for their environment", checks, **{f"sides of {name}": every})
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

@@ -1,31 +1,33 @@
 """NLAC with one small language model in every role: GuessTheNumber after a warm start, against no NLAC.
 
-    python -m benchmarks.guess_number [--minutes 60] [--data DIR]
+    python -m benchmarks.learning.guess_number [--minutes 60] [--data DIR]
 
 Runs configs/guess_number_smollm2.yaml in this process through the program's own stages: demonstrations from random
 play, the warm start, its policy evaluated (algorithm react), then as many iterations as are begun before the minutes
 are over, evaluations included; started again, it goes on. Each policy plays the same games with the same seeds. What
-is printed, and written to benchmarks/out/guess_number.json, is a table without bars: a null result is a result.
+is printed, and written to benchmarks/out/guess_number.json, is a table without bars.
 """
 
 import asyncio
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from math import comb
 from pathlib import Path
 from typing import Annotated
 
 import polars as pl
 import typer
 
-from benchmarks.checks import OUT, machine, write_checks
-from benchmarks.guess_number_measures import critic_fidelity, mcnemar, possible_share
-from benchmarks.lake_run import measuring
+from benchmarks.checks import OUT, finish, machine, print_figures
+from benchmarks.learning.critic_fidelity import critic_fidelity
+from benchmarks.learning.lake_run import measuring
 from schemas.config import Config
 from schemas.load import load_config
 from storage.history import rebuild_states
 from storage.store import Store, scan_parts
 from tasks.environments.base import ActionFormat
 from tasks.environments.guess_number import demonstrations
+from tasks.environments.guess_number_measures import possible_share
 from tasks.iterations import run_iteration, run_stages
 from tasks.pipeline import stages_of
 
@@ -33,54 +35,14 @@ CONFIG = "configs/guess_number_smollm2.yaml"
 ROWS = 160  # demonstrations of each role
 
 
-@dataclass
-class Measured:
-    """A policy and its critic.
+Figures = dict[str, float | str | None]
 
-    Attributes:
-        name: the run's iteration, or "warm start".
-        success, low, high: rate over the evaluation games, with its 95% Wilson interval.
-        invalid: share of actions that the game refused or that did not parse.
-        turns: mean actions a game.
-        possible: share of actions that the hints had left possible; what a guess is worth, in many more numbers than
-            games.
-        won_alone, lost_alone: games that this policy wins and the warm-started one does not, and the reverse.
-        p: two-sided exact McNemar test of those.
-        hints: share of predicted futures that name the hint which then followed.
-        best_hints: the share that naming the likelier hint would have got right.
-        malformed: share of predicted futures without their format.
-        drift, kl: of the policy from the base model on general prompts, nats a token (`tasks.retention`).
-        label_next, label_future: shares of the words of this iteration's labels that come from s' or r alone and from
-            d' alone (`tasks.discounting`); None for the warm start.
-        optimal, changed: shares of judged actions that the evaluator calls optimal, and of distilled ones that
-            refinement has changed; None likewise.
-        judged_possible, distilled_possible: shares of the actions that were to be improved, and of those distilled,
-            that the hints had left possible; None likewise.
-        seconds: of its stages, the warm start (in iteration 0) and the evaluation included.
-    """
 
-    name: str
-    success: float
-    low: float
-    high: float
-    invalid: float
-    turns: float
-    possible: float
-    won_alone: int
-    lost_alone: int
-    p: float
-    hints: float
-    best_hints: float
-    malformed: float
-    drift: float
-    kl: float
-    label_next: float | None
-    label_future: float | None
-    optimal: float | None
-    changed: float | None
-    judged_possible: float | None
-    distilled_possible: float | None
-    seconds: float
+def mcnemar(won: int, lost: int) -> float:
+    """Two-sided exact p of `won` and `lost` discordant pairs under fair coins (McNemar 1947)."""
+    pairs, fewer = won + lost, min(won, lost)
+    tail: float = sum(comb(pairs, n) for n in range(fewer + 1)) / 2**pairs
+    return min(1.0, 2 * tail)
 
 
 OF_STAGES = {
@@ -91,10 +53,26 @@ OF_STAGES = {
 }
 
 
-async def measure(
-    store: Store, config: Config, iteration: int, baseline: dict[str, bool], name: str
-) -> Measured:
-    """One policy's evaluation and its critic's fidelity."""
+async def measure(store: Store, config: Config, iteration: int, baseline: dict[str, bool]) -> Figures:
+    """One policy's evaluation and its critic's fidelity.
+
+    Returns:
+        success, low, high: rate over the evaluation games, with its 95% Wilson interval.
+        invalid: share of actions that the game refused or that did not parse.
+        turns: mean actions of a game.
+        possible: share of actions that the hints had left possible. There are many more actions than games.
+        won_alone, lost_alone: games that this policy wins and the warm-started one does not, and the reverse.
+        p: two-sided exact McNemar test of those.
+        hints, best_hints, malformed: see `Fidelity`.
+        drift, kl: of the policy from the base model on general prompts, nats a token (`tasks.retention`).
+        label_next, label_future: shares of the words of this iteration's labels that come from s' or r alone and from
+            d' alone (`tasks.discounting`); None for the warm start.
+        optimal, changed: shares of judged actions that the evaluator calls optimal, and of distilled ones that
+            refinement has changed; None likewise.
+        judged_possible, distilled_possible: shares of the actions that were to be improved, and of those distilled,
+            that the hints had left possible; None likewise.
+        seconds: of its stages, the warm start (in iteration 0) and the evaluation included.
+    """
     made = store.committed(config.run, "evaluation", iteration)
     assert made is not None
     row = made.scan("evaluations").collect().row(0, named=True)
@@ -112,11 +90,11 @@ async def measure(
         name: stages[stage].metrics.get(metric) if stage in stages else None
         for name, (stage, metric) in OF_STAGES.items()
     }
-    return Measured(
-        name=name, success=row["success_rate"], low=row["success_low"], high=row["success_high"],
+    return dict(
+        success=row["success_rate"], low=row["success_low"], high=row["success_high"],
         invalid=row["invalid_action_rate"], turns=row["mean_turns"],
         possible=possible_share(states, steps.rows(), form), won_alone=won, lost_alone=lost,
-        p=mcnemar(won, lost), hints=critic.hints, best_hints=critic.best_hints, malformed=critic.malformed,
+        p=mcnemar(won, lost), **asdict(critic),
         drift=made.manifest.metrics["retention_drift"], kl=made.manifest.metrics["retention_kl"],
         seconds=sum(manifest.seconds for manifest in stages.values()), **told,
         **improved_shares(store, config, iteration, form),
@@ -126,7 +104,7 @@ async def measure(
 def improved_shares(
     store: Store, config: Config, iteration: int, form: ActionFormat
 ) -> dict[str, float | None]:
-    """`Measured.judged_possible` and `Measured.distilled_possible`."""
+    """`judged_possible` and `distilled_possible` of `measure`."""
     critique, refinement = (
         store.committed(config.run, stage, iteration) for stage in ("critique", "refinement")
     )
@@ -144,24 +122,6 @@ def improved_shares(
     return {name: possible_share(states, rows.rows(), form) for name, rows in texts.items()}
 
 
-def line(m: Measured) -> str:
-    """A row of the table, as Markdown."""
-    told = (m.label_next, m.label_future, m.optimal, m.changed, m.judged_possible, m.distilled_possible)
-    stages = " | ".join("" if share is None else f"{share:.2f}" for share in told)
-    return (
-        f"| {m.name} | {m.success:.3f} ({m.low:.3f}-{m.high:.3f}) | {m.invalid:.3f} | {m.turns:.1f} | "
-        f"{m.possible:.3f} | +{m.won_alone} -{m.lost_alone} (p {m.p:.2g}) | {m.hints:.2f} of {m.best_hints:.2f} | "
-        f"{m.malformed:.2f} | {m.drift:.2f}, {m.kl:.2f} | {stages} | {m.seconds:.0f} |"
-    )
-
-
-COLUMNS = (
-    "policy", "success", "invalid", "turns", "possible", "against warm start", "hints foreseen", "malformed",
-    "drift, KL", "label from s'", "label from d'", "optimal", "changed", "possible, judged", "distilled", "seconds",
-)  # fmt: skip
-HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
-
-
 def configured(file: Path, **changes: object) -> Config:
     """The shipped configuration with these demonstrations."""
     content = load_config(CONFIG).model_dump()
@@ -170,25 +130,25 @@ def configured(file: Path, **changes: object) -> Config:
 
 
 async def experiment(data: Path, file: Path, minutes: float) -> None:
-    """Warm start on a file of demonstrations, its evaluation, iterations; a line each."""
+    """Warm start on a file of demonstrations, its evaluation, then iterations; the table after each."""
     store = Store(data)
     config = configured(file)
     react = configured(file, run=f"{config.run}-react", algorithm="react")
-    print(f"{machine()}\n\n{HEAD}", flush=True)
     await run_iteration(store, react, 0)
     evaluated = store.committed(react.run, "evaluation", 0)
     assert evaluated is not None
     baseline = dict(evaluated.scan("episodes").select("task_id", "success").collect().rows())
-    rows = [await measure(store, react, 0, baseline, "warm start")]
-    print(line(rows[0]), flush=True)
+    policies = {"warm start": await measure(store, react, 0, baseline)}
+    title = f"GuessTheNumber ({machine()})"
+    print_figures(title, policies)
     await run_stages(store, config, ("warm-start",))
     clock, iteration = time.monotonic(), 0
     while time.monotonic() - clock < 60 * minutes:
         await run_iteration(store, config, iteration)
-        rows.append(await measure(store, config, iteration, baseline, f"iteration {iteration}"))
-        print(line(rows[-1]), flush=True)
+        policies[f"iteration {iteration}"] = await measure(store, config, iteration, baseline)
+        print_figures(title, policies)
         iteration += 1
-    print(f"written to {write_checks('guess_number', [], policies=[asdict(m) for m in rows])}")
+    finish("guess_number", "GuessTheNumber", [], policies=policies)
 
 
 def demonstrated(data: Path) -> Path:

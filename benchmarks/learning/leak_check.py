@@ -1,31 +1,26 @@
 """How well the leak check finds planted leaks: precision and recall over tests/data/planted_leaks.yaml.
 
-python benchmarks/leak_check.py [--verbose]
+python -m benchmarks.learning.leak_check [--verbose]
 
 Prints tables by style, kind and part, and the bars; writes benchmarks/out/leak_check.json. Ends non-zero when a bar is
 missed. A part is when its cases were written: `dev` with the detector, `second` after its first version, `held` after
 its last, so `held` alone says how it does on what it has not seen.
 """
 
-import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import yaml
-from rich.console import Console
-from rich.table import Table
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # so that it also runs where the project is not installed
+from benchmarks.checks import Check, check, finish, print_figures
+from schemas.config import CorrectionSection
+from schemas.load import PROJECT_ROOT
+from tasks.leaks import SOURCE_OF_TARGET, SOURCE_OF_THOUGHT, find_leaks
 
-from benchmarks.checks import Check, check, print_checks, write_checks  # noqa: E402
-from schemas.config import CorrectionSection  # noqa: E402
-from tasks.leaks import SOURCE_OF_TARGET, SOURCE_OF_THOUGHT, find_leaks  # noqa: E402
-
-CASES = ROOT / "tests" / "data" / "planted_leaks.yaml"
+CASES = PROJECT_ROOT / "tests" / "data" / "planted_leaks.yaml"
 SOURCES = {"target": SOURCE_OF_TARGET, "thought": SOURCE_OF_THOUGHT}
 PRECISION, RECALL = 0.9, 0.8
 
@@ -98,23 +93,17 @@ def count(judged: Iterable[tuple[Case, bool]]) -> Counts:
     )
 
 
-def table(title: str, judged: list[tuple[Case, bool]], group: Callable[[Case], str]) -> Table:
-    """One row a group, and one for all."""
-    shown = Table("cases of", "cases", "TP", "FP", "TN", "FN", "precision", "recall", title=title)
-    names = sorted({group(case) for case, _ in judged})
-    for name in [*names, "all"]:
+def by_group(
+    judged: list[tuple[Case, bool]], group: Callable[[Case], str]
+) -> dict[str, dict[str, float | str | None]]:
+    """The figures of each group of cases, and of all."""
+    found: dict[str, dict[str, float | str | None]] = {}
+    for name in [*sorted({group(case) for case, _ in judged}), "all"]:
         chosen = [pair for pair in judged if name in ("all", group(pair[0]))]
         counts = count(chosen)
-        matrix = (
-            counts.true_positives,
-            counts.false_positives,
-            counts.true_negatives,
-            counts.false_negatives,
-        )
-        shown.add_row(
-            name, str(len(chosen)), *map(str, matrix), f"{counts.precision:.2f}", f"{counts.recall:.2f}"
-        )
-    return shown
+        shares = {"precision": f"{counts.precision:.2f}", "recall": f"{counts.recall:.2f}"}
+        found[name] = {"cases": len(chosen), **asdict(counts), **shares}
+    return found
 
 
 def checks_of(judged: list[tuple[Case, bool]], suffix: str = "") -> list[Check]:
@@ -132,25 +121,21 @@ def main(
     """Precision and recall of the leak check; ends non-zero when a bar is missed."""
     section = CorrectionSection()
     judged = [(case, called_leak(case, section)) for case in load_cases()]
-    console = Console(width=110)
     title = f"Planted leaks (ngram {section.ngram}, threshold {section.threshold:g})"
     for name, group in (
         ("style", lambda case: case.style),
         ("kind", lambda case: case.kind),
         ("part", lambda case: case.part),
     ):
-        console.print(table(f"{title} by {name}", judged, group))
+        print_figures(f"{title} by {name}", by_group(judged, group))
     if verbose:
         for case, called in judged:
             if called != case.leak:
                 fault = "missed" if case.leak else "false alarm"
-                console.print(f"{fault} {case.id}: {case.thought} ({case.note or case.style})", markup=False)
+                print(f"{fault} {case.id}: {case.thought} ({case.note or case.style})")
     held = [pair for pair in judged if pair[0].part == "held"]
     checks = [*checks_of(judged), *checks_of(held, "_held")]
-    print_checks("Bars, over the whole set and over the held-out cases", checks)
-    write_checks("leak_check", checks)
-    if not all(c.ok for c in checks):
-        raise SystemExit(1)
+    finish("leak_check", "Planted leaks, all cases and held-out ones", checks)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What matrix products alone allow: their seconds a token at a model's shapes, forth and back, nothing else around.
+"""What matrix products alone allow: their seconds a token at a model's shapes, in the forward and the backward pass.
 
-LoRA training needs, for each linear layer, the product forth and the one that takes gradients back to its input; the
-same for the head over label tokens. The adapter's own products, 7% more, count as overhead.
+For each linear layer, LoRA training needs the product of the forward pass and the one that takes gradients to the
+layer's input; the same for the head over label tokens. The adapter's own products, 7% more, count as overhead.
 """
 
 import time
@@ -43,15 +43,6 @@ def seconds_a_token(model: str, tokens: int, label_share: float, dtype: torch.dt
     return (
         config.num_hidden_layers * layer + _seconds(labels, width, config.vocab_size, dtype, device)
     ) / tokens
-
-
-def flops_a_token(model: str, label_share: float) -> float:
-    """The same as floating point operations."""
-    config = AutoConfig.from_pretrained(model)
-    width, heads = config.hidden_size, config.num_attention_heads
-    head = getattr(config, "head_dim", width // heads)
-    layer = 2 * width * head * (heads + config.num_key_value_heads) + 3 * width * config.intermediate_size
-    return 4.0 * (config.num_hidden_layers * layer + label_share * width * config.vocab_size)
 
 
 def _seconds(rows: int, narrow: int, wide: int, dtype: torch.dtype, device: str) -> float:

@@ -1,20 +1,18 @@
 """The baselines on FrozenLake that are no part of the proof, one seed each: figures without bars.
 
-    python -m benchmarks.baselines
+    python -m benchmarks.learning.baselines
 
 Figures go to benchmarks/out/baselines.json.
 """
 
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import typer
 
-from benchmarks.checks import OUT, machine, print_figures, write_checks
-from benchmarks.lake_run import Job, Measured
-from benchmarks.learning_curve import CORES, Processes, at_steps, clean, curves, final, job, run_job
+from benchmarks.checks import OUT, finish, machine, print_figures
+from benchmarks.learning.lake_run import Job, Measured
+from benchmarks.learning.learning_curve import CORES, Processes, at_steps, clean, curves, final, job, run_jobs
 
 DATA = OUT / "baselines"
 
@@ -60,13 +58,11 @@ def main(processes: Processes = CORES) -> None:
     """Run them and compare at the environment steps that nlql uses, which collects as many episodes as NLAC and
     simulates none."""
     clean(DATA)
-    began, jobs = time.monotonic(), baseline_jobs()
-    with ThreadPoolExecutor(processes) as pool:
-        runs = dict(zip(jobs, pool.map(run_job, jobs.values()), strict=True))
+    runs = run_jobs(baseline_jobs(), processes)
     steps = runs["nlql"][-1].environment_steps
     figures = {name: baseline_figures(measured, steps) for name, measured in runs.items()}
-    print_figures(f"Baselines ({(time.monotonic() - began) / 60:.1f} min, {machine()})", figures)
-    print(f"written to {write_checks('baselines', [], baselines=figures, curves=curves(runs))}")
+    print_figures(f"Baselines ({machine()})", figures)
+    finish("baselines", "Baselines", [], baselines=figures, curves=curves(runs))
 
 
 if __name__ == "__main__":

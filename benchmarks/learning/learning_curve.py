@@ -1,8 +1,7 @@
 """The proof of learning: NLAC on FrozenLake through the program's own stages, held to bars.
 
-    python -m benchmarks.learning_curve            the proof: 3 seeds, rejection fine-tuning, the chain (make learn)
-    python -m benchmarks.learning_curve controls   what must not learn, and the same seed twice (make learn-controls)
-    python -m benchmarks.learning_curve smoke      one seed, half the way
+    python -m benchmarks.learning.learning_curve            (make learn) 3 seeds, rejection fine-tuning, the chain
+    python -m benchmarks.learning.learning_curve controls   (make learn-controls) what must not learn, a seed twice
 
 Each run is a process of its own on one thread. Ends non-zero when a bar is missed. Bars and settings:
 docs/learning.md. Figures go to benchmarks/out/learning_curve.json, the plot beside it.
@@ -11,10 +10,7 @@ docs/learning.md. Figures go to benchmarks/out/learning_curve.json, the plot bes
 import json
 import os
 import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,13 +19,13 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.chain import Arrivals
-from benchmarks.checks import OUT, Check, check, machine, print_checks, write_checks
-from benchmarks.lake_run import Job, Measured
-from schemas.load import PROJECT_ROOT
+from benchmarks.checks import OUT, Check, check, finish
+from benchmarks.learning.chain import Arrivals
+from benchmarks.learning.lake_run import Job, Measured
+from benchmarks.processes import run_module
 from storage.store import Store
 
-ITERATIONS, SMOKE, CONTROL = 18, 12, 14
+ITERATIONS, CONTROL, TWIN = 18, 14, 6
 SEEDS = (0, 1, 2)
 # Map sets on which the evaluator's rule (no longer than the straight way) can reach the verdict's bar at all: with
 # exact futures its AUROC on the first 24 held-out maps is .961, .956 and .955; on sets 0 and 1 it is .93.
@@ -37,6 +33,13 @@ MAP_SEEDS = (2, 3, 4)
 RFT_STEPS = 16_000  # NLAC takes 11 thousand
 LAST = 3  # iterations that a run's final figures are the mean of
 DATA = OUT / "learning"
+ALONE = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "1"),
+    # glibc gives freed memory back to the system and asks for it again at each training step; 10% of the time.
+    "MALLOC_MMAP_THRESHOLD_": "1000000000",
+    "MALLOC_TRIM_THRESHOLD_": "4000000000",
+}
+"""The environment of a run that has one thread."""
 
 app = typer.Typer(add_completion=False, help=__doc__)
 
@@ -53,32 +56,19 @@ def job(name: str, seed: int, iterations: int = ITERATIONS, data: Path = DATA, *
     return Job(name, data, seed, iterations, ITERATIONS, last_of(iterations), changes={**maps, **changes})
 
 
-def spawn(arguments: Sequence[str], log: Path) -> None:
-    """Run a module of this package in a process of its own, on one thread.
-
-    Raises:
-        SystemExit: it failed; its output is shown and named.
-    """
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")}
-    # glibc gives freed memory back to the system and asks for it again at each training step; 10% of the time.
-    threads |= {"MALLOC_MMAP_THRESHOLD_": "1000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
-    with log.open("w") as said:
-        done = subprocess.run(
-            [sys.executable, "-m", *arguments],
-            env={**os.environ, **threads}, cwd=PROJECT_ROOT, stdout=said, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    if done.returncode:
-        print(log.read_text()[-2000:], file=sys.stderr)
-        raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}; its output is in {log}")
-
-
 def run_job(one: Job) -> list[Measured]:
     """Run a job and read what it measured."""
     one.data.mkdir(parents=True, exist_ok=True)
     path = one.data / f"{one.name}.json"
     path.write_text(json.dumps({**asdict(one), "data": str(one.data)}))
-    spawn(["benchmarks.lake_run", str(path)], path.with_suffix(".log"))
+    run_module("benchmarks.learning.lake_run", path, log=path.with_suffix(".log"), environment=ALONE)
     return [Measured(**m) for m in json.loads(path.with_suffix(".measured.json").read_text())]
+
+
+def run_jobs(jobs: Mapping[str, Job], processes: int) -> dict[str, list[Measured]]:
+    """Run jobs side by side; what each measured, by name."""
+    with ThreadPoolExecutor(processes) as pool:
+        return dict(zip(jobs, pool.map(run_job, jobs.values()), strict=True))
 
 
 def rft_job(seed: int, epochs: int) -> Job:
@@ -90,7 +80,7 @@ def rft_job(seed: int, epochs: int) -> Job:
 def run_chain(data: Path = DATA) -> Arrivals:
     """What the chain has shown."""
     path = data / "chain.json"
-    spawn(["benchmarks.chain", str(data), str(path)], path.with_suffix(".log"))
+    run_module("benchmarks.learning.chain", data, path, log=path.with_suffix(".log"), environment=ALONE)
     return Arrivals(**json.loads(path.read_text()))
 
 
@@ -147,15 +137,6 @@ def proof_checks(
     ]
 
 
-def finish(title: str, checks: list[Check], seconds: float, **curves: object) -> None:
-    """Print, write, and end with the right code."""
-    print_checks(f"{title} ({seconds / 60:.1f} min, {machine()})", checks)
-    path = write_checks("learning_curve", checks, **curves)
-    print(f"written to {path}")
-    if missed := [c.name for c in checks if not c.ok]:
-        raise SystemExit(f"bars missed: {', '.join(missed)}")
-
-
 def curves(measured: dict[str, list[Measured]]) -> dict[str, list[dict[str, object]]]:
     """Measures for the JSON file."""
     return {name: [asdict(m) for m in run] for name, run in measured.items()}
@@ -192,7 +173,6 @@ def proof(context: typer.Context, processes: Processes = CORES, rft_epochs: Epoc
     if context.invoked_subcommand:
         return
     clean(DATA)
-    began = time.monotonic()
     with ThreadPoolExecutor(processes) as pool:
         ours = [pool.submit(run_job, job(f"nlac-{seed}", seed)) for seed in SEEDS]  # the longest first
         theirs = [pool.submit(run_job, rft_job(seed, rft_epochs)) for seed in SEEDS]
@@ -210,7 +190,7 @@ def proof(context: typer.Context, processes: Processes = CORES, rft_epochs: Epoc
     }
     plot(runs, OUT / "learning_curve.png")
     checks = proof_checks(nlac, rft, chain.result())
-    finish("FrozenLake", checks, time.monotonic() - began, curves=curves(runs), chain=asdict(chain.result()))
+    finish("learning_curve", "FrozenLake", checks, curves=curves(runs), chain=asdict(chain.result()))
 
 
 @app.command()
@@ -219,7 +199,6 @@ def controls(processes: Processes = CORES) -> None:
     same seed twice."""
     data = OUT / "learning_controls"
     clean(data)
-    began = time.monotonic()
     changes: dict[str, dict[str, object]] = {
         "shuffled": {"backup": {"shuffle_labels": True}}, "frozen_target": {"target": {"tau": 0.0}}
     }  # fmt: skip
@@ -228,14 +207,13 @@ def controls(processes: Processes = CORES) -> None:
         for name, change in changes.items()
         for seed in SEEDS
     }
-    twins = [job("twin", 0, SMOKE // 2, data / f"twin-{n}") for n in (0, 1)]
-    with ThreadPoolExecutor(processes) as pool:
-        bad = dict(zip(spoilt, pool.map(run_job, spoilt.values()), strict=True))
-        same = list(pool.map(run_job, twins))
-    identical = same[0] == same[1] and digests(twins[0]) == digests(twins[1])
+    twins = {f"twin-{n}": job("twin", 0, TWIN, data / f"twin-{n}") for n in (0, 1)}
+    runs = run_jobs({**spoilt, **twins}, processes)
+    bad = {name: runs[name] for name in spoilt}
+    identical = runs["twin-0"] == runs["twin-1"] and digests(twins["twin-0"]) == digests(twins["twin-1"])
     by_name = {name: [bad[f"control_{name}-{seed}"] for seed in SEEDS] for name in changes}
     checks = control_checks(by_name, identical)
-    finish("Controls", checks, time.monotonic() - began, controls=curves(bad))
+    finish("learning_curve", "Controls", checks, controls=curves(bad))
 
 
 def control_checks(controls: dict[str, Sequence[list[Measured]]], identical: bool) -> list[Check]:
@@ -258,23 +236,6 @@ def digests(one: Job) -> dict[str, str]:
         found |= {f"{place}/{name}": table.digest for name, table in manifest.tables.items()}
         found |= {f"{place}/{name}": adapter.digest for name, adapter in manifest.adapters.items()}
     return found
-
-
-def smoke_checks(measured: Sequence[Measured]) -> list[Check]:
-    """The bars of half a run, on its last iteration."""
-    return [
-        check("smoke_sampled_success", measured[-1].sampled_success, ">=", 0.70),
-        check("smoke_rank_qstar", measured[-1].rank or 0.0, ">=", 0.88),
-    ]
-
-
-@app.command()
-def smoke() -> None:
-    """One seed, stopped half-way."""
-    data = OUT / "learning_smoke"
-    clean(data)
-    began = time.monotonic()
-    finish("Smoke", smoke_checks(run_job(job("smoke", 0, SMOKE, data))), time.monotonic() - began)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lake_run import CONFIG, measuring
+from benchmarks.learning.lake_run import CONFIG, measuring
 from schemas.config import Config
 from schemas.load import load_config
 from schemas.rows import Split
@@ -62,7 +62,7 @@ def chain_config(base: Config, model: Path, iteration: int) -> Config:
     config: dict[str, Any] = base.model_dump()
     config |= {
         "run": "chain",
-        "environment": {**config["environment"], "name": "benchmarks.chain:Chain", "options": {}},
+        "environment": {**config["environment"], "name": "benchmarks.learning.chain:Chain", "options": {}},
     }
     config["model"]["name"] = str(model)
     config["rollout"] |= {"episodes": 8, "first_episodes": None, "uniform_until": 1000}

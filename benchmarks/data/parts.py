@@ -1,4 +1,4 @@
-"""What benchmarks.data_plane measures in processes of their own: `python -m benchmarks.data_plane_parts PART ROOT N`.
+"""What benchmarks.data.data_plane measures in processes of their own: `python -m benchmarks.data.parts PART ROOT N`.
 
 Each prints a line of JSON with its seconds (wall clock, imports left out) and the peak of its memory, GiB of resident
 set, all included.
@@ -18,7 +18,7 @@ AGGREGATE = "select iteration % 10 as k, count(*) as n, avg(reward) as reward fr
 def draw(root: Path, folders: int) -> dict[str, float]:
     """A replay draw over the first iterations, as stage bellman-targets makes it: the files' footers are checked, both
     tables read, and the drawn ids given. `find` is what comes before: reading the manifests."""
-    from benchmarks.large_run import RUN
+    from benchmarks.data.large_run import RUN
     from storage.replay import draw_replay
     from storage.store import Store
     from tasks.stage import Inputs
@@ -47,53 +47,9 @@ def scan(root: Path, folders: int) -> dict[str, float]:
     )
 
 
-def scan_narrow(root: Path, folders: int) -> dict[str, float]:
-    """The same with transition_id of transitions and priority of priorities only."""
-    return _query(
-        f"select (select max(transition_id) from {_files(root, 'rollout', 'transitions', folders)}), "
-        f"(select max(priority) from {_files(root, 'critic-sft', 'priorities', folders)})"
-    )
-
-
-def sql(root: Path, folders: int) -> dict[str, float]:
-    """An aggregate through the views of `nlac sql`, in process."""
-    from storage.store import Store
-    from storage.views import connect
-
-    begun = time.perf_counter()
-    with connect(Store(root)) as database:
-        connected = time.perf_counter()
-        database.sql(AGGREGATE.format("transitions")).fetchall()
-    return {"seconds": time.perf_counter() - begun, "connect": connected - begun}
-
-
-def glob(root: Path, folders: int) -> dict[str, float]:
-    """The same aggregate over a bare glob, in process."""
-    return _query(AGGREGATE.format(bare_glob(root)))
-
-
-def replayed(root: Path, folders: int) -> dict[str, float]:
-    """The drawn transitions with their states rebuilt, as the stages after the draw read them."""
-    import numpy as np
-
-    from benchmarks.large_run import RUN
-    from storage.store import Store, scan_parts
-    from tasks.replayed import load_replayed
-    from tasks.stage import Inputs
-
-    store = Store(root)
-    parts = [c for i in range(folders) if (c := store.committed(RUN, "rollout", i))]
-    ids = scan_parts(parts, "transitions").select("transition_id").collect()["transition_id"]
-    wanted = ids.gather(np.random.default_rng(0).integers(0, len(ids), DRAWN)).to_list()
-    del ids
-    begun = time.perf_counter()
-    load_replayed(Inputs(tables={"transitions": parts}), wanted)
-    return {"seconds": time.perf_counter() - begun}
-
-
 def histories(root: Path, folders: int) -> dict[str, float]:
     """The states of all transitions of the first iterations of a run, rebuilt."""
-    from benchmarks.large_run import RUN
+    from benchmarks.data.large_run import RUN
     from storage.history import rebuild_states
     from storage.store import Store, scan_parts
 
@@ -127,7 +83,7 @@ def _query(text: str) -> dict[str, float]:
 
 
 PARTS: dict[str, Callable[[Path, int], dict[str, float]]] = {
-    part.__name__: part for part in (draw, scan, scan_narrow, sql, glob, replayed, histories)
+    part.__name__: part for part in (draw, scan, histories)
 }
 
 if __name__ == "__main__":

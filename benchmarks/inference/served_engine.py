@@ -1,6 +1,6 @@
 """One engine start an iteration against one a stage: seconds, memory and engine starts of a whole iteration.
 
-python -m benchmarks.served_engine [--model NAME] [--episodes N] [--repeats N]
+python -m benchmarks.inference.served_engine [--model NAME] [--episodes N] [--repeats N]
 
 The same small configuration runs through all stages of iteration 0, each stage in a process of its own as under
 Prefect workers (but without Prefect), the iteration's process holding the lease on the server:
@@ -33,7 +33,8 @@ from typing import Annotated, Any
 import psutil
 import typer
 
-from benchmarks.checks import check, print_checks, print_figures, write_checks
+from benchmarks.checks import check, finish, print_figures
+from benchmarks.processes import run_module
 from schemas.config import Config
 from schemas.load import dump_config, load_config
 from storage.store import Store
@@ -48,6 +49,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "served sleeping": {"backend": "openai", "serve": {"sleep": True}},
 }
 Variant = StrEnum("Variant", {name.upper().replace(" ", "_"): name for name in VARIANTS})
+MODULE = "benchmarks.inference.served_engine"
 MARK = "NLAC_BENCHMARK"
 SAMPLE_SECONDS = 0.5
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -151,16 +153,14 @@ def measure(config: Config, folder: Path) -> dict[str, Any]:
     sampler = Sampler(mark)
     sampler.start()
     began = time.time()
-    command = [sys.executable, "-m", "benchmarks.served_engine", "drive", str(folder / "data"), str(file)]
-    with (folder / "log").open("w") as log:
-        done = subprocess.run(command, env={**os.environ, MARK: mark}, stdout=log, stderr=subprocess.STDOUT)
-    ended = time.time()
-    while sampler.processes():  # a server's end is not measured, but awaited
-        time.sleep(SAMPLE_SECONDS)
-    sampler.done.set()
-    sampler.join()
-    if done.returncode:
-        raise SystemExit(f"the iteration failed:\n{(folder / 'log').read_text()[-4000:]}")
+    try:
+        run_module(MODULE, "drive", folder / "data", file, log=folder / "log", environment={MARK: mark})
+        ended = time.time()
+    finally:
+        while sampler.processes():  # a server's end is not measured, but awaited
+            time.sleep(SAMPLE_SECONDS)
+        sampler.done.set()
+        sampler.join()
     spans = json.loads((folder / "data" / "spans.json").read_text())
     stages = {
         name: {"seconds": until - since, **sampler.peaks(since, until)}
@@ -177,7 +177,7 @@ def drive(data: Path, file: Path) -> None:
     with serving(config.engines.values(), config.model, store.cache_dir):
         for name in stages_of(config, 0):
             began = time.time()
-            command = [sys.executable, "-m", "benchmarks.served_engine", "stage", str(data), str(file), name]
+            command = [sys.executable, "-m", MODULE, "stage", str(data), str(file), name]
             subprocess.run(command, check=True)
             spans[name] = (began, time.time())
     finish_iteration(store, config.run, 0)
@@ -248,12 +248,8 @@ def report(found: dict[str, list[dict[str, Any]]]) -> None:
     if _has_cuda() and "served" in found and "served sleeping" in found:
         freed = held["served sleeping"] / held["served"]
         checks.append(check("gpu_memory_asleep_vs_awake", freed, "<=", 0.5))
-    print_checks("Served engine", checks)
-    write_checks(
-        "served_engine", checks, seconds=seconds, memory=memory, starts=starts, held_in_training=held
-    )
-    if not all(c.ok for c in checks):
-        raise SystemExit(1)
+    more = {"seconds": seconds, "memory": memory, "starts": starts, "held_in_training": held}
+    finish("served_engine", "Served engine", checks, **more)
 
 
 if __name__ == "__main__":

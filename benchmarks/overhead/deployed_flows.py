@@ -1,8 +1,8 @@
-"""What benchmarks/overhead.py deploys beside the program's own stages: empty flows, and training in no time."""
+"""What `benchmarks.overhead.pipeline` deploys beside the program's stages: an empty flow, and training in no time."""
 
 from prefect import flow
 
-from benchmarks.instant import install_trainer
+from benchmarks.overhead.instant import install_trainer
 
 install_trainer()
 

@@ -1,14 +1,14 @@
 """The data plane over a run of a thousand iterations: replay, SQL, commits, histories; as ratios within one run.
 
-python -m benchmarks.data_plane [--folders 1000 --rows 10000] [--folder DIR] [--keep]
+python -m benchmarks.data.data_plane [--folders 1000 --rows 10000] [--folder DIR] [--keep]
 
-Builds the run of benchmarks.large_run (10,000,000 transitions in 1,000 folders, 4,000,000 of them scored, 1,000,000
-twice; some 6 GiB and ten minutes), or uses the one that is in the folder, and removes it afterwards unless --keep.
-Then, alternating, medians of --repeats, each in a process of its own, after one unmeasured round:
+Builds the run of `benchmarks.data.large_run` (10,000,000 transitions in 1,000 folders, 4,000,000 of them scored,
+1,000,000 twice; some 6 GiB and ten minutes), or uses the one in the folder, and removes it afterwards unless --keep.
+Sides alternate, after one round that does not count; figures are medians of --repeats:
 
 replay_draw_vs_scan   a draw of 4,096 by priority, with weights and ids, over one DuckDB scan of the columns it needs:
-                      transition_id (of transitions and priorities) and priority. Imports are left out of both;
-                      finding the folders (2,000 manifests) is given apart.
+                      transition_id (of transitions and priorities) and priority. Neither counts imports, and the
+                      draw does not count reading the 2,000 manifests.
 replay_draw_peak_gib  the peak resident set of the drawing process, all of it.
 replay_draw_growth    time per transition of the draw over all folders, over that of a quarter of them.
 sql_vs_glob           `nlac sql "SELECT ... GROUP BY"` over `python -c "import duckdb; ..."` of the same query on a bare
@@ -31,9 +31,9 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.checks import OUT, Check, check, print_checks, print_figures, write_checks
-from benchmarks.data_plane_parts import AGGREGATE, bare_glob
-from benchmarks.large_run import Size, Texts, build, commit_frames, transitions_frame
+from benchmarks.checks import OUT, Check, check, finish, print_figures
+from benchmarks.data.large_run import Size, Texts, build, commit_frames, transitions_frame
+from benchmarks.data.parts import AGGREGATE, bare_glob
 from schemas.rows import Transition
 from storage.files import fsync
 from storage.store import Store
@@ -42,8 +42,8 @@ Measured = dict[str, float]
 
 
 def part(name: str, root: Path, folders: int) -> Measured:
-    """One part of benchmarks.data_plane_parts, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.data_plane_parts", name, str(root), str(folders)]
+    """One part of benchmarks.data.parts, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.data.parts", name, str(root), str(folders)]
     return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
@@ -76,9 +76,7 @@ def replay(root: Path, folders: int, repeats: int) -> tuple[list[Check], dict[st
         {
             "draw": lambda: part("draw", root, folders),
             "scan": lambda: part("scan", root, folders),
-            "narrow scan": lambda: part("scan_narrow", root, folders),
             "draw of a quarter": lambda: part("draw", root, quarter),
-            "rows drawn, with histories": lambda: part("replayed", root, folders),
         },
     )
     seconds = {name: measured["seconds"] for name, measured in found.items()}
@@ -91,7 +89,7 @@ def replay(root: Path, folders: int, repeats: int) -> tuple[list[Check], dict[st
 
 
 def queries(root: Path, folders: int, repeats: int) -> tuple[list[Check], dict[str, Measured]]:
-    """The first answer of an aggregate, whole process and in process."""
+    """An aggregate, each side a whole process."""
     nlac = [sys.executable, "-c", "from flows.cli import main; main()", "sql", "--data", str(root)]
     bare = f"import duckdb; print(duckdb.sql({AGGREGATE.format(bare_glob(root))!r}))"
     found = alternate(
@@ -99,8 +97,6 @@ def queries(root: Path, folders: int, repeats: int) -> tuple[list[Check], dict[s
         {
             "nlac sql": lambda: whole([*nlac, AGGREGATE.format("transitions")]),
             "bare glob": lambda: whole([sys.executable, "-c", bare]),
-            "views in process": lambda: part("sql", root, folders),
-            "glob in process": lambda: part("glob", root, folders),
         },
     )
     ratio = found["nlac sql"]["seconds"] / found["bare glob"]["seconds"]
@@ -186,9 +182,7 @@ def main(
             print_figures(name, {k: {"seconds": v["seconds"]} for k, v in found.items()})
     if not keep and (folder / "fixture.json").exists():
         shutil.rmtree(folder)
-    write_checks("data_plane", checks, figures=figures, transitions=folders * rows)
-    print_checks("data plane", checks)
-    raise SystemExit(not all(c.ok for c in checks))
+    finish("data_plane", "Data plane", checks, figures=figures, transitions=folders * rows)
 
 
 def _made(folder: Path) -> Path:

@@ -1,8 +1,8 @@
-"""One side of the comparison of trainers, in a process of its own: `python -m benchmarks.training_sides JOB RESULT`.
+"""One side of the comparison of trainers, in a process of its own: `python -m benchmarks.training.sides JOB RESULT`.
 
-Both are given the very same token ids, batches, LoRA adapter to start from, rate and number of steps. The job is JSON
-(see `benchmarks.training`), and so is the result: seconds and loss of each step, and the process's largest resident
-memory.
+Both get the same token ids, batches, LoRA adapter to start from, learning rate and number of steps. The job is JSON
+(see `benchmarks.training.versus_trl`). So is the result: seconds and loss of each step, and the process's largest
+resident memory.
 """
 
 import json
@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training_chats import make_chats
+from benchmarks.training.chats import make_chats
 from schemas.config import ModelSection, TrainingSection
 from tasks.engines.chat import load_chat_tokenizer
 from tasks.engines.models import resolve_model
@@ -28,10 +28,9 @@ SEED = 0
 
 def batches(job: Mapping[str, Any], model: ModelSection) -> tuple[list[Example], list[list[Encoded]]]:
     """The chats, weighted so that a batch's loss is the mean over its label tokens, as TRL's is, and the rows of each
-    optimizer step. A pass over the chats after the first is one over copies of them."""
+    optimizer step."""
     tokenizer = load_chat_tokenizer(resolve_model(model), model.revision)
-    chats = make_chats(job["chats"], tokenizer)
-    examples = [replace(row, row_id=f"{row.row_id}/{n}") for n in range(job["passes"]) for row in chats]
+    examples = make_chats(job["chats"], tokenizer)
     rows = [encode(example, tokenizer, model.context_length) for example in examples]
     plan = plan_batches(range(len(rows)), [], job["batch_rows"], 0.0, 1, SEED)
     for numbers in plan:
@@ -55,7 +54,7 @@ def ours(job: Mapping[str, Any], model: ModelSection, out: Path) -> dict[str, An
         ),
         start=Path(job["adapter"]),
         target=None, optimizer=None, tau=None, mix=0.0, main=examples, other=[], seed=SEED, out=out,
-        on_step=lambda *_: ends.append((time.perf_counter(), time.process_time())),
+        on_step=lambda *_: ends.append(time.perf_counter()),
     )  # fmt: skip
     return {"losses": [step.loss for step in result.steps], "ends": ends}
 
@@ -72,7 +71,7 @@ def trl(job: Mapping[str, Any], model: ModelSection, out: Path) -> dict[str, Any
 
     class Clock(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            ends.append((time.perf_counter(), time.process_time()))
+            ends.append(time.perf_counter())
 
     rows = [row for batch in batches(job, model)[1] for row in batch]
     packing, name = job["packing"], str(resolve_model(model))
@@ -132,13 +131,11 @@ def main(job_file: Path, result_file: Path) -> None:
         result = {"ours": ours, "trl": trl}[job["side"]](job, model, Path(folder))
     ends = result.pop("ends")
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    spans = [[after - before for before, after in zip(*pair, strict=True)] for pair in pairwise(ends)]
     planned = batches(job, model)[1]
     tokens = [sum(row.tokens for row in batch) for batch in planned]
     result["labels"] = sum(len(row.label_ids) for batch in planned for row in batch)
     result |= {
-        "seconds": [s for s, _ in spans],
-        "cpu": [s for _, s in spans],
+        "seconds": [after - before for before, after in pairwise(ends)],
         "tokens": tokens,
         "peak_gib": kilobytes / 2**20,
     }
