@@ -1,8 +1,8 @@
-"""One template file a role, rendered by one function. Only wording lives here; no model, no engine.
+"""One template file per role, rendered by one function. Only wording lives here: no model, no engine.
 
-A template has the blocks `system` and `user` (`policy.j2` also `assistant`, which writes a past action):
-each block becomes the content of one chat message. An environment or the configuration may put another
-file in a template's place; its digest is recorded with every row it makes.
+A template has the blocks `system` and `user`; `policy.j2` also has `assistant`, which writes a past action. Each block
+becomes the content of one chat message. An environment or the configuration may replace a template by another file.
+Every generated row records the template's digest.
 """
 
 import hashlib
@@ -35,12 +35,12 @@ _JINJA = Environment(
 
 
 class PromptError(Exception):
-    """A template is missing, broken, or was not given a variable it uses."""
+    """A template is missing or broken, or lacks a variable that it uses."""
 
 
 @lru_cache(maxsize=64)
 def _load(path: Path) -> tuple[str, Template, str]:
-    """Text (included parts at its end), compiled template, and digest of a file."""
+    """A file's text with its included parts at the end, its compiled template, and its digest."""
     try:
         text = path.read_text(encoding="utf-8")
         template = _JINJA.from_string(text)
@@ -54,12 +54,12 @@ def _load(path: Path) -> tuple[str, Template, str]:
 
 
 def template_path(name: str, overrides: Mapping[str, Path] | None = None) -> Path:
-    """The file behind a template name, overrides first."""
+    """The file of a template name; an override comes first."""
     return overrides[name] if overrides and name in overrides else _SHIPPED[name]
 
 
 def template_text(name: str, overrides: Mapping[str, Path] | None = None) -> str:
-    """A template's text, that of the shipped parts it includes at its end."""
+    """A template's text, with the shipped parts that it includes at the end."""
     return _load(template_path(name, overrides))[0]
 
 
@@ -74,10 +74,10 @@ def render(
     variables: Mapping[str, Any],
     overrides: Mapping[str, Path] | None = None,
 ) -> list[str]:
-    """Render blocks of a template, each to one text.
+    """Render blocks of a template, one text per block.
 
     Raises:
-        PromptError: no such block, or a variable is missing; the file is named.
+        PromptError: a block or a variable is missing. The message names the file.
     """
     path = template_path(name, overrides)
     template = _load(path)[1]

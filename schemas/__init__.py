@@ -1,5 +1,4 @@
 """Typed contracts: table rows, run configuration, manifests.
 
-Pure data. Imports nothing of this project but itself, and no heavy library but pydantic (polars in
-`frames` only).
+Pure data. This package imports no other package of the project, and no heavy library but pydantic (`frames`: polars).
 """

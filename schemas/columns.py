@@ -1,4 +1,4 @@
-"""Column types out of the row models' annotations, for whoever needs them as its own (Polars, DuckDB)."""
+"""Column types derived from the row models' annotations, for Polars and DuckDB."""
 
 import types
 from typing import Any, Literal, Union, get_args, get_origin
@@ -6,11 +6,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 Kind = type | list["Kind"] | dict[str, "Kind"]
-"""str, int, float or bool; [kind of the elements]; {field: its kind} for a struct."""
+"""str, int, float or bool; [kind of the elements] for a list; {field: its kind} for a struct."""
 
 
 def kind_of(annotation: Any) -> Kind:
-    """What one annotated field holds.
+    """The column type of one annotated field.
 
     Args:
         annotation: a scalar, `list[T]`, `T | None`, a string Literal, or a pydantic model (a struct).

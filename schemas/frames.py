@@ -1,4 +1,4 @@
-"""Polars schemas derived from the row models, so that a table's columns are written down once."""
+"""Polars schemas derived from the row models, so that each table's columns are defined once."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -27,10 +27,10 @@ def _dtype(kind: Kind) -> pl.DataType:
 
 
 def frame_schema(model: type[Row]) -> pl.Schema:
-    """Column names and types of a table, in the order of the row model's fields."""
+    """Column names and types of a table, in the row model's order."""
     return pl.Schema({name: dtype_of(f.annotation) for name, f in model.model_fields.items()})
 
 
 def to_frame(model: type[Row], rows: Iterable[Row]) -> pl.DataFrame:
-    """A frame with the table's exact schema, also when `rows` is empty."""
+    """A frame with the table's exact schema, even if `rows` is empty."""
     return pl.DataFrame([row.model_dump() for row in rows], schema=frame_schema(model), orient="row")

@@ -1,4 +1,4 @@
-"""Reading and writing configurations, and where the data root lies."""
+"""Reads and writes configurations, and finds the data root."""
 
 import os
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ DEFAULT_CONFIG = PROJECT_ROOT / "configs" / "default.yaml"
 
 
 class ConfigError(Exception):
-    """A configuration can't be used. The message names the field and the remedy, one line a problem."""
+    """A configuration can't be used. The message has one line per problem, with the field and the remedy."""
 
 
 def data_root(explicit: str | Path | None = None) -> Path:
@@ -26,7 +26,7 @@ def data_root(explicit: str | Path | None = None) -> Path:
 
 
 def find_file(named: str | Path) -> Path:
-    """The file a user names: a relative path is looked up from the working directory, then from the project's root."""
+    """The file that a user names. A relative path is looked up from the working directory, then the project's root."""
     file = Path(named).expanduser()
     return file if file.is_absolute() or file.exists() else PROJECT_ROOT / file
 
@@ -58,7 +58,7 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | N
 
 def parse_config(content: Mapping[str, Any], source: str) -> "Config":
     """Check a mapping as a configuration; see load_config."""
-    from schemas.config import Config  # takes longer to import than a small query to answer
+    from schemas.config import Config  # importing it takes longer than a small query
 
     try:
         return Config.model_validate(dict(content))
@@ -80,5 +80,5 @@ def _explain(source: str, loc: tuple[int | str, ...], kind: str, message: str, v
 
 
 def dump_config(config: "Config") -> str:
-    """The resolved configuration as YAML that load_config reads back to an equal one."""
+    """The resolved configuration as YAML. load_config reads it back to an equal configuration."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

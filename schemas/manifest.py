@@ -1,4 +1,4 @@
-"""What a committed stage promises: `manifest.json` and `current.json`."""
+"""The records of committed stages: `manifest.json` and `current.json`."""
 
 from typing import Any, Literal
 
@@ -23,16 +23,16 @@ class Place(_Record):
 
 
 class FingerprintInputs(Place):
-    """All that determines a stage's output; its sha256 is the fingerprint.
+    """Everything that determines a stage's output; its sha256 is the fingerprint.
 
-    Not here, because they must not cause recomputation: paths, log levels, concurrency, clock times, run ids.
+    Paths, log levels, concurrency, clock times and run ids are left out, because they must not cause recomputation.
     """
 
     model_config = ConfigDict(extra="forbid")
 
-    code_version: int = Field(description="the stage's VERSION, raised when its code computes something else")
+    code_version: int = Field(description="the stage's VERSION, raised when its code changes the output")
     config: dict[str, Any] = Field(
-        description="resolved values of the fields this stage uses, by dotted path"
+        description="resolved values of the fields that this stage uses, by dotted path"
     )
     prompts: dict[str, str] = Field(description="template name -> sha256 of its text")
     models: dict[str, str] = Field(description="use -> digest of the model or adapter that plays it")
@@ -55,7 +55,7 @@ class TableEntry(_Record):
     rows: int
     rejected: int = Field(description="rows whose status is not 'ok'")
     statuses: dict[str, int] = Field(description="rows by status")
-    digest: str = Field(description="sha256 of the rows' content, whatever their encoding in the file")
+    digest: str = Field(description="sha256 of the rows' content, independent of the file's encoding")
 
 
 class AdapterEntry(_Record):
@@ -67,8 +67,8 @@ class AdapterEntry(_Record):
 
 
 class Summary(_Record):
-    """What queries need of a manifest: all but what determined the output and what it was computed on, which is most
-    of a manifest's text and grows with the number of iterations before it."""
+    """The part of a manifest that queries read. It leaves out the fingerprint inputs, which are most of a manifest's
+    text and grow with the number of earlier iterations."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -112,7 +112,7 @@ class Summary(_Record):
 
 
 class Manifest(Summary):
-    """The truth about one committed stage folder; a folder without a valid one does not exist."""
+    """The truth about one committed stage folder. A folder without a valid manifest counts as absent."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -124,12 +124,12 @@ class Manifest(Summary):
 
 
 def folder_name(fingerprint: str, attempt: int) -> str:
-    """Name of a committed folder: the fingerprint, from the second attempt on with its number."""
+    """Name of a committed folder: the fingerprint, followed by the attempt from the second on."""
     return fingerprint if attempt == 1 else f"{fingerprint}-{attempt}"
 
 
 class CurrentEntry(_Record):
-    """Which committed folder of a stage counts."""
+    """The committed folder of a stage that is current."""
 
     fingerprint: str
     folder: str
@@ -139,14 +139,14 @@ class CurrentEntry(_Record):
 
 
 class Current(_Record):
-    """`current.json`: replaced atomically; replay and SQL views follow it alone."""
+    """`current.json`, replaced atomically. Replay and SQL views follow it alone."""
 
     stages: dict[str, CurrentEntry] = {}
     state: Literal["running", "finished"] = "running"
 
 
 class Lineage(_Record):
-    """Ids of the orchestration runs behind a stage, for links both ways."""
+    """The Prefect and MLflow runs of a stage, for links in both directions."""
 
     prefect_flow_run_id: str | None = None
     mlflow_run_id: str | None = None

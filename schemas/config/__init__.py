@@ -1,5 +1,4 @@
-"""The run configuration: every knob, its default and its effect. docs/configuration.md is generated from
-here."""
+"""The run configuration: every field, its default and its effect. docs/configuration.md is generated from it."""
 
 import math
 from typing import Literal
@@ -57,8 +56,9 @@ class PoolsSection(Section):
     inference: str = Field("nlac-inference", description="GPU pool of the stages that generate")
     training: str = Field("nlac-training", description="GPU pool of the stages that train")
     shared_gpu: bool = Field(
-        True, description="one device for both GPU pools: a global concurrency limit keeps their stages apart"
-    )
+        True, description="both GPU pools use one device: a global concurrency limit runs one of their stages at a "
+        "time"
+    )  # fmt: skip
 
 
 Algorithm = Literal["nlac", "rft", "react", "self_distillation", "nlql"]
@@ -75,15 +75,15 @@ class Config(Section):
     )
     seed: int = Field(0, ge=0, description="root of every random stream")
     algorithm: Algorithm = Field(
-        "nlac", description="nlac, or a baseline. rft: the policy is fine-tuned on the actions of successful episodes; "
-        "react: the model as it is, evaluated; self_distillation: actions refined from on-policy rollouts instead of "
-        "predicted futures; nlql: of sampled actions, the one that the evaluator most probably calls optimal is "
-        "distilled. A run holds one algorithm"
+        "nlac", description="nlac, or a baseline. rft: fine-tune the policy on the actions of successful episodes; "
+        "react: evaluate the model as it is; self_distillation: refine actions from Monte-Carlo rollouts instead of "
+        "predicted futures; nlql: distil the sampled action that the evaluator most probably calls optimal. A run has "
+        "one algorithm"
     )  # fmt: skip
     parameters: Literal["shared", "separate"] = Field(
-        "shared",
-        description="one theta for policy and critic (the paper's form), or two adapters over one base",
-    )
+        "shared", description="shared: one theta for policy and critic (the paper's form); separate: two adapters over "
+        "one base"
+    )  # fmt: skip
     model: ModelSection = ModelSection()
     engines: dict[str, EngineSection] = Field(
         {"local": EngineSection()}, description="inference backends by name"
@@ -146,17 +146,16 @@ class Config(Section):
 
     @property
     def futures(self) -> int:
-        """k, with the default resolved: futures or, in self_distillation, rollouts that a critique reads."""
+        """k, with its default resolved: how many futures (or Monte-Carlo rollouts) a critique reads."""
         return self.improvement.futures or (4 if self.algorithm == "self_distillation" else 1)
 
     def mix(self, stage: Literal["critic", "policy", "warm_start"]) -> float:
-        """Share of the other role's rows in a batch, with the default resolved; 0 without a critic."""
+        """Share of the other role's rows in a batch, with its default resolved; 0 without a critic."""
         if not self.has_critic or stage == "warm_start":
             return 0.0
         share = getattr(self, stage).mix
         return float(share) if share is not None else (0.25 if self.parameters == "shared" else 0.0)
 
     def target_moved(self, steps: int) -> float:
-        """How far the target has moved to the trained parameters after `steps` updates: 1 - (1 -
-        tau)^steps."""
+        """How far the target has moved towards the trained parameters after `steps` updates: 1 - (1 - tau)^steps."""
         return 1.0 - math.pow(1.0 - self.target.tau, steps)

@@ -1,4 +1,4 @@
-"""What all sections have."""
+"""The base of all configuration sections."""
 
 from typing import Annotated, Literal
 
@@ -10,6 +10,6 @@ NonNegative = Annotated[float, Field(ge=0)]
 
 
 class Section(BaseModel):
-    """Base of all sections: unknown fields are errors, values don't change after loading."""
+    """Base of all sections. Unknown fields are errors; sections are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_default=True)

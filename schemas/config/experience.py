@@ -1,4 +1,4 @@
-"""Collecting experience, drawing from it, evaluating."""
+"""Rollout, replay and evaluation."""
 
 from typing import Any, Literal
 
@@ -8,15 +8,15 @@ from schemas.config.base import NonNegative, Section, Share
 
 
 class RolloutSection(Section):
-    """Collecting experience. `rollout: none` is short for `rollout: {source: none}`."""
+    """Collects experience. `rollout: none` is short for `rollout: {source: none}`."""
 
     source: Literal["environment", "none"] = Field(
-        "environment", description="environment: episodes are played; none: nothing is played, there is no stage "
-        "rollout, and the run trains on episodes that `nlac import` added to it, or to the runs of replay.from_runs"
+        "environment", description="environment: play episodes; none: play nothing and leave out the stage rollout. "
+        "The run then trains on episodes that `nlac import` added to it or to the runs of replay.from_runs"
     )  # fmt: skip
-    episodes: PositiveInt = Field(16, description="training episodes an iteration")
+    episodes: PositiveInt = Field(16, description="training episodes per iteration")
     max_steps: PositiveInt = Field(
-        16, description="cap from outside; reaching it truncates, which still bootstraps"
+        16, description="cap from outside; an episode that reaches it is truncated and still bootstraps"
     )
     first_episodes: PositiveInt | None = Field(
         None, description="episodes of iteration 0; empty: as `episodes`"
@@ -26,8 +26,8 @@ class RolloutSection(Section):
         "needs an environment that lists its legal actions"
     )  # fmt: skip
     uniform_until: int = Field(
-        0, ge=0, description="before this iteration rollouts, a' and fresh actions are uniform over the legal actions, "
-        "for a policy that can't act yet; needs an environment that lists them"
+        0, ge=0, description="before this iteration, rollouts, a' and fresh actions are uniform over the legal "
+        "actions, for a policy that can't act yet; needs an environment that lists its legal actions"
     )  # fmt: skip
 
     @model_validator(mode="before")
@@ -36,24 +36,26 @@ class RolloutSection(Section):
         return {"source": "none"} if given == "none" else given
 
     def uniform_share(self, iteration: int, *, explores: bool) -> float:
-        """Share of actions drawn uniformly in an iteration; `explores`: in a training rollout."""
+        """Share of an iteration's actions drawn uniformly; `explores` is true in a training rollout."""
         return 1.0 if iteration < self.uniform_until else self.exploration if explores else 0.0
 
 
 class ReplaySection(Section):
     """Prioritised replay over all iterations (Schaul et al. 2016)."""
 
-    transitions: PositiveInt = Field(48, description="transitions drawn an iteration, with replacement")
-    alpha: NonNegative = Field(0.6, description="exponent on priorities; 0 is uniform")
+    transitions: PositiveInt = Field(48, description="transitions drawn per iteration, with replacement")
+    alpha: NonNegative = Field(0.6, description="exponent of the priorities; 0 is uniform")
     beta: NonNegative = Field(0.4, description="exponent of the importance weights; 1 corrects fully")
-    epsilon: PositiveFloat = Field(0.01, description="added to every priority, so none is never drawn")
+    epsilon: PositiveFloat = Field(
+        0.01, description="added to every priority, so that every transition can be drawn"
+    )
     max_age: int | None = Field(
-        None, ge=0, description="iterations a transition of this run stays in the pool after its own; 0: this "
-        "iteration's only; empty: for good"
+        None, ge=0, description="how many iterations a transition of this run stays in replay after its own; 0: its "
+        "own iteration only; empty: no limit"
     )  # fmt: skip
     from_runs: list[str] = Field(
         [], description="further runs under the same data root, on the same environment, whose training transitions "
-        "join the pool whatever their age. Finished runs: what one adds later changes what was drawn from"
+        "join replay at any age. Name finished runs only: a run that still grows changes what is drawn from"
     )  # fmt: skip
 
     @model_validator(mode="after")
@@ -64,23 +66,22 @@ class ReplaySection(Section):
 
 
 class EvaluationSection(Section):
-    """Held-out tasks."""
+    """Evaluation on held-out tasks."""
 
-    episodes: PositiveInt = Field(8, description="episodes an evaluation, over the eval tasks in turn")
+    episodes: PositiveInt = Field(8, description="episodes per evaluation, over the eval tasks in turn")
     repeats: PositiveInt = Field(
-        1, description="times that each of these episodes is played, for pass^k: the chance that k plays of a task all "
-        "succeed"
+        1, description="how often each episode is played, for pass^k: the chance that k plays of a task all succeed"
     )  # fmt: skip
     baseline: bool = Field(
-        True, description="also measure, once, what random actions win (where the environment lists its actions or its "
-        "action format can be sampled), or doing nothing"
+        True, description="also measure, once, the success of random actions (where the environment lists its actions "
+        "or its action format can be sampled), otherwise of doing nothing"
     )  # fmt: skip
     every: PositiveInt = Field(1, description="evaluate after every n-th iteration")
     patience: PositiveInt | None = Field(
-        None, description="nlac/training stops after this many evaluations in a row without a better success rate than "
-        "the best before them; empty: it does not"
+        None, description="nlac/training stops after this many evaluations in a row without a new best success rate; "
+        "empty: never"
     )  # fmt: skip
     retention: bool = Field(
-        False, description="also measure how far the policy has drifted from the base model on general prompts (table "
-        "retention); needs a policy engine that plays the model in training and gives top-k scores"
+        False, description="also measure the policy's drift from the base model on general prompts (table retention); "
+        "needs a policy engine that plays the model in training and gives top-k scores"
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Who plays which role, and in what environment."""
+"""Who plays which role, and in which environment."""
 
 from typing import Any, Literal
 
@@ -12,30 +12,29 @@ class RoleSection(Section):
 
     engine: str = Field("local", description="name of an engine under `engines`")
     temperature: NonNegative = Field(1.0, description="0 is greedy")
-    top_p: float = Field(1.0, gt=0, le=1, description="nucleus mass")
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling mass")
     max_tokens: PositiveInt = Field(96, description="cap on completion tokens")
     structured: bool = Field(
-        False,
-        description="generate under the role's declared format. policy and refine: one line of thought, then the "
-        "environment's action format; evaluate: the verdict, then its reason; predict and bootstrap: the labels of "
-        "their two lines. What stands after a label is free text; correct is free text altogether",
-    )
+        False, description="generate under the role's declared format. policy and refine: one line of thought, then "
+        "the environment's action format; evaluate: the verdict, then its reason; predict and bootstrap: two labelled "
+        "lines. Text after a label is free; correct has no format"
+    )  # fmt: skip
     line_chars: PositiveInt = Field(
-        80, description="structured: longest free text after a label, characters. Two such lines should fit into "
-        "max_tokens, or a text ends before its second label"
+        80, description="structured: most characters of free text after a label. Two such lines should fit into "
+        "max_tokens, or the text ends before its second label"
     )  # fmt: skip
     template: str | None = Field(None, description="path of a prompt template that replaces the shipped one")
     thinking: bool = Field(
-        False, description="let a model whose chat template knows of it write a hidden chain of thought before the "
-        "answer: kept in column `reasoning`, in no prompt, never trained on; max_tokens holds both. Else the answer "
-        "comes at once (enable_thinking off, or the block closed empty); of servers, those with options.server vllm "
-        "are told"
+        False, description="let a model whose chat template supports it write a hidden chain of thought before the "
+        "answer. Column `reasoning` keeps it; no prompt shows it, and it is never trained on. max_tokens covers both. "
+        "false: the answer comes at once (enable_thinking off, or the block closed empty). Among servers, only those "
+        "with options.server vllm receive the setting"
     )  # fmt: skip
 
     tool_calls: Literal["text", "native"] = Field(
-        "text", description="of role policy, in an environment that offers tools. text: an action is written as the "
-        "prompt says; native: as the model's chat template writes calls, which are offered, written, read and trained "
-        "on in the family's own form (needs structured: false)"
+        "text", description="role policy, in an environment that offers tools. text: actions are written as the prompt "
+        "says; native: the chat template offers the tools, and calls are written, read and trained on in the model "
+        "family's own form (needs structured: false)"
     )  # fmt: skip
 
     @model_validator(mode="after")
@@ -68,23 +67,23 @@ class RolesSection(Section):
 
 
 class EnvironmentSection(Section):
-    """What is played."""
+    """The environment."""
 
     name: str = Field("textarena", description="a built-in name, or an import path 'module:factory'")
     options: dict[str, Any] = Field({}, description="arguments of the environment")
     reward: Literal["success", "game"] = Field(
-        "success", description="what r is: 1 for the environment's own success, or its own (shaped) reward"
-    )
+        "success", description="what r is. success: 1 for the environment's own success; game: its own (shaped) reward"
+    )  # fmt: skip
     model: RoleSection | None = Field(
-        None, description="how the model that speaks in the environment is played (an oracle, an opponent, a simulated "
-        "user), for environments that have one: fields as a role's, but no template. An engine without a `model` of "
-        "its own plays the base model, untrained. structured: hold the formats that the environment asks for"
+        None, description="the environment model, where another model takes part in the environment (an oracle, an "
+        "opponent, a simulated user): fields as for a role, without template. An engine without its own `model` plays "
+        "the untrained base model. structured: enforce the formats that the environment asks for"
     )  # fmt: skip
 
     @model_validator(mode="after")
     def _no_template(self) -> "EnvironmentSection":
         if self.model is not None and self.model.template is not None:
-            raise ValueError("model.template: an environment writes its model's prompts itself; remove it")
+            raise ValueError("model.template: the environment writes its model's prompts itself; remove it")
         if self.model is not None and self.model.tool_calls == "native":
             raise ValueError("model.tool_calls: only the policy calls tools; set it to text")
         return self

@@ -8,32 +8,30 @@ from schemas.config.base import NonNegative, Section, Share
 
 
 class CorrectionSection(Section):
-    """Rewriting reasoning so that it asserts nothing the student can't see."""
+    """Rewrites thoughts so that they assert nothing the student can't see."""
 
-    enabled: bool = Field(True, description="off: thoughts are trained on as they are (an ablation)")
+    enabled: bool = Field(True, description="false: train on thoughts as they are (an ablation)")
     ngram: int = Field(
-        4,
-        ge=2,
-        description="words in a row taken from privileged text that count as a leak (half as "
-        "many content words in any order; docs/leaks.md)",
-    )
+        4, ge=2, description="number of consecutive words from privileged text that count as a leak (or half as many "
+        "content words in any order; docs/leaks.md)"
+    )  # fmt: skip
     threshold: Share = Field(0.0, description="largest share of leaking words that passes")
-    attempts: PositiveInt = Field(2, description="rewrites asked for before giving up")
+    attempts: PositiveInt = Field(2, description="rewrites tried before giving up")
     on_failure: Literal["drop_thought", "drop_row"] = Field(
-        "drop_thought", description="when no rewrite passes: keep the row without its thought, or drop it"
+        "drop_thought", description="if no rewrite passes: keep the row without its thought, or drop the row"
     )
 
 
 class FineTuningSection(Section):
-    """Batches and steps of a fine-tuning."""
+    """Batches and steps of fine-tuning."""
 
     epochs: PositiveInt = Field(1, description="passes over the stage's own rows")
-    batch_rows: PositiveInt = Field(16, description="rows an optimizer step, all roles together")
+    batch_rows: PositiveInt = Field(16, description="rows per optimizer step, all roles together")
     micro_batch_rows: PositiveInt = Field(
-        2, description="rows computed at once; gradients add up to the batch"
+        2, description="rows per micro-batch; gradients are accumulated over the batch"
     )
     learning_rate: PositiveFloat = Field(2e-4, description="peak rate of AdamW")
-    warmup_steps: int = Field(0, ge=0, description="linear warm-up")
+    warmup_steps: int = Field(0, ge=0, description="optimizer steps of linear warm-up")
     weight_decay: NonNegative = Field(0.0, description="AdamW weight decay")
     clip_norm: PositiveFloat = Field(1.0, description="global gradient norm cap")
 
@@ -43,23 +41,23 @@ class FineTuningSection(Section):
 
 
 class TrainerSection(Section):
-    """How the training stages compute. Nothing here changes what they compute, but for rounding, so no stage is
-    computed again because of it."""
+    """How the training stages compute. It changes their results by rounding alone, so changing it makes no stage
+    stale."""
 
     processes: PositiveInt = Field(
-        1, description="processes of a training stage on this host, one a GPU, started by torchrun; each step's rows "
-        "are dealt out to them"
+        1, description="processes of a training stage on this host, one per GPU, started by torchrun; they share each "
+        "step's rows"
     )  # fmt: skip
     shard: Literal["none", "fsdp"] = Field(
-        "none", description="fsdp: the layers' weights, gradients and optimizer state are spread over the processes "
-        "(torch's fully_shard); none: each holds all of them"
+        "none", description="fsdp: spread the layers' weights, gradients and optimizer state over the processes "
+        "(torch's fully_shard); none: each process holds all of them"
     )  # fmt: skip
     gradient_checkpointing: bool = Field(
-        False, description="keep a layer's input alone and compute the rest again on the way back: about a third more "
-        "computing for much less memory"
+        False, description="keep only each layer's input and recompute the rest in the backward pass: about a third "
+        "more computation for much less memory"
     )  # fmt: skip
     checkpoint_steps: int = Field(
-        50, ge=0, description="a killed stage goes on from the last multiple of this many optimizer steps; 0: from the "
+        50, ge=0, description="a killed stage resumes from the last multiple of this many optimizer steps; 0: from the "
         "beginning"
     )  # fmt: skip
 
@@ -71,12 +69,12 @@ class TrainerSection(Section):
 
 
 class WarmStartSection(FineTuningSection):
-    """Before iteration 0: a cold start for models too small to play their roles from the prompt alone."""
+    """Fine-tuning on demonstrations before iteration 0, for models too small to play their roles from the prompt."""
 
     file: str | None = Field(
-        None, description="Parquet of demonstrations, a row an answer of one role (docs/warm-start.md), looked up from "
-        "the working directory, then from the project's root. The model fine-tuned on them takes the base model's "
-        "place as what every role begins from; empty: no warm start"
+        None, description="Parquet of demonstrations, one answer of a role per row (docs/warm-start.md). A relative "
+        "path is looked up from the working directory, then from the project's root. The fine-tuned model replaces the "
+        "base model: every role starts from it. Empty: no warm start"
     )  # fmt: skip
 
 
@@ -88,21 +86,23 @@ class TrainingSection(FineTuningSection):
         "forget its format; empty: 0.25 with shared parameters, 0 with separate ones"
     )  # fmt: skip
     optimizer: Literal["carry", "reset"] = Field(
-        "carry", description="keep the optimizer state from stage to stage"
+        "carry", description="carry: keep the optimizer state from stage to stage; reset: start afresh"
     )
     decay_from: int | None = Field(
-        None, ge=0, description="iteration from which the rate falls linearly; empty: it stays constant"
+        None, ge=0, description="iteration from which the rate falls linearly; empty: constant rate"
     )
     decay_until: int | None = Field(
-        None, ge=1, description="iteration in which it reaches final_rate; needed with decay_from"
+        None, ge=1, description="iteration in which the rate reaches final_rate; needed with decay_from"
     )
-    final_rate: Share = Field(0.1, description="share of learning_rate that is left in the end")
+    final_rate: Share = Field(0.1, description="share of learning_rate left at the end")
 
     @model_validator(mode="after")
     def _decays(self) -> "TrainingSection":
         given = (self.decay_from is not None, self.decay_until is not None)
         if given[0] != given[1] or (all(given) and self.decay_until <= self.decay_from):  # type: ignore[operator]
-            raise ValueError("decay_from and decay_until belong together, decay_until the later one")
+            raise ValueError(
+                "decay_from and decay_until belong together; set both, decay_until to a later iteration"
+            )
         return self
 
     def lr_scale(self, iteration: int) -> float:
@@ -120,39 +120,39 @@ class BackupSection(Section):
         "sft", description="sft: cross-entropy of the corrected label; token_kl: at description positions, against the "
         "top-k probabilities of the backup prompt instead (thoughts stay sft)"
     )  # fmt: skip
-    top_k: PositiveInt = Field(
-        20, description="token_kl: most likely tokens kept at a position, renormalised"
-    )
+    top_k: PositiveInt = Field(20, description="token_kl: most likely tokens kept per position, renormalised")
     draws: int = Field(
         1, ge=0, description="J, independent draws of (a', d') for a backup that is not terminal. The label is written "
-        "from the first; a priority takes log p_B as the log of the mean over all, which tightens its bound on the KL. "
+        "from the first draw. A priority takes log p_B as the log-mean over all, which tightens its bound on the KL. "
         "0: no bootstrapping, labels tell of one step alone (an ablation)"
     )  # fmt: skip
     shuffle_labels: bool = Field(
-        False, description="deal the labels out to the wrong rows: a negative control, which must not learn"
+        False, description="give labels to the wrong rows: a negative control, which must not learn"
     )
 
 
 class TargetSection(Section):
     """Target parameters: theta_bar <- (1 - tau) theta_bar + tau theta after every optimizer step."""
 
-    tau: Share = Field(0.2, description="share taken over a step; 0: never updated (a negative control)")
+    tau: Share = Field(
+        0.2, description="share of theta taken per step; 0: never updated (a negative control)"
+    )
 
 
 class AnchorSection(Section):
-    """What holds the trained parameters to the base model, in every training stage: fine-tuning on one task forgets
+    """Ties the trained parameters to the base model in every training stage, because fine-tuning on one task erodes
     general instruction following (paper, appendix B.6)."""
 
     kl: NonNegative = Field(
-        0.0, description="coefficient of KL(p_theta || p_base), nats a token, averaged over the label tokens of a "
-        "batch's own rows; costs a forward pass of the base model, and with model.train full a second copy of it"
+        0.0, description="coefficient of KL(p_theta || p_base) in nats per token, averaged over the label tokens of a "
+        "batch's own rows. Costs a forward pass of the base model, and with model.train full a second copy of it"
     )  # fmt: skip
     chat_share: Share = Field(
         0.0, description="share of each batch's rows that are general chat, with a loss of their own"
     )
     chat_file: str | None = Field(
         None, description='JSON lines {"messages": [{"role": ..., "content": ...}, ...]}, each ending with the '
-        "assistant's answer that is trained on; empty: the shipped conversations"
+        "assistant's answer to train on; empty: the shipped conversations"
     )  # fmt: skip
 
 
@@ -160,18 +160,18 @@ class ImprovementSection(Section):
     """Critique and refinement."""
 
     states: PositiveInt = Field(
-        12, description="drawn transitions at whose states an action is improved, at most"
+        12, description="largest number of drawn transitions at whose states an action is improved"
     )
     action: Literal["fresh", "replayed"] = Field(
-        "fresh", description="the action to improve: a ~ pi(.|s), or a of replay"
+        "fresh", description="the action to improve. fresh: a ~ pi(.|s); replayed: the drawn transition's"
     )
     futures: PositiveInt | None = Field(
-        None, description="k, futures a critique reads; with algorithm self_distillation, rollouts; empty: 1, and 4 "
-        "rollouts (the paper's)"
+        None, description="k, predicted futures that a critique reads; with algorithm self_distillation, Monte-Carlo "
+        "rollouts. Empty: 1 future, or 4 rollouts (the paper's)"
     )  # fmt: skip
     rounds: PositiveInt = Field(1, description="m, refinement rounds; nlql has none")
-    actions: PositiveInt = Field(4, description="algorithm nlql alone: actions sampled at a state")
+    actions: PositiveInt = Field(4, description="algorithm nlql only: actions sampled at a state (best of n)")
     from_iteration: int = Field(
-        0, ge=0, description="earlier iterations train the critic alone (shared parameters only): a policy is not "
-        "improved by a critic that has seen nothing yet"
+        0, ge=0, description="earlier iterations train the critic alone (shared parameters only), because an untrained "
+        "critic can't improve a policy"
     )  # fmt: skip

@@ -1,14 +1,12 @@
-"""One pydantic model per table: the columns every stage writes and SQL reads.
+"""One pydantic model per table: the columns that stages write and SQL reads.
 
-The docstring of a model says what one row is; a field's description is what `nlac sql` shows for the column.
-Rules that hold for every table:
-- ids are deterministic, built from the id of the row it came from, so each row joins back to its source;
-- a failed item is a row with `status != 'ok'` and `error`, never left out and never replaced by a default;
-- no clock time, speed or Prefect/MLflow id stands in a row (they live in the manifest): equal inputs give
-  equal rows;
-- every generated text has a `Generation` beside it.
-Adding a column raises VERSION; files of older versions still read, the new column as NULL, so it must be
-Optional.
+A model's docstring says what one row is. A field's description is what `nlac sql` shows for the column.
+Rules for every table:
+- Ids are deterministic and built from the id of the source row, so each row joins back to its source.
+- A failed item is a row with `status != 'ok'` and `error`. It is never left out or replaced by a default.
+- Rows hold no clock time, speed, or Prefect or MLflow id (the manifest does): equal inputs give equal rows.
+- Every generated text has a `Generation` beside it.
+A new column raises VERSION. It must be Optional, because it is NULL in files of older versions.
 """
 
 from schemas.rows.base import Generation, PriorityKind, Row, Split

@@ -1,4 +1,4 @@
-"""What every table has, and where a generated text came from."""
+"""The columns of every table, and the provenance of a generated text."""
 
 from typing import ClassVar, Literal
 
@@ -9,14 +9,14 @@ PriorityKind = Literal["kl_bound", "nll"]
 
 
 class Generation(BaseModel):
-    """Where one generated text came from: enough to ask for it again."""
+    """Provenance of one generated text: enough to request it again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     engine: str = Field(description="engine name in the configuration")
     model_version: str = Field(description="model or adapter version that wrote it")
     prompt_digest: str = Field(
-        description="sha256 (12 hex) of the prompt template; of an environment model, which has none, of its first message"
+        description="sha256 (12 hex) of the prompt template; for an environment model, of its first message"
     )
     temperature: float = Field(description="sampling temperature; 0 is greedy")
     top_p: float = Field(description="nucleus sampling mass")
@@ -26,14 +26,16 @@ class Generation(BaseModel):
     completion_tokens: int = Field(description="tokens written")
     finish_reason: str = Field(description="stop, length or error")
     dropped_turns: int | None = Field(
-        None, description="oldest exchanges of the history left out of the prompt to fit it into the context window "
-        "(docs/logged.md); NULL, in older files: none"
+        None, description="oldest exchanges left out of the prompt to fit the context window (docs/logged.md); NULL in "
+        "older files: none"
     )  # fmt: skip
-    dropped_chars: int | None = Field(None, description="characters left out of the prompt, theirs included")
+    dropped_chars: int | None = Field(
+        None, description="characters left out of the prompt, those exchanges included"
+    )
 
 
 class Row(BaseModel):
-    """What every table has."""
+    """The columns of every table."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
     TABLE: ClassVar[str]
@@ -41,5 +43,5 @@ class Row(BaseModel):
 
     run: str = Field(description="run the row belongs to")
     iteration: int = Field(description="iteration that wrote it")
-    status: str = Field("ok", description="'ok', or what kind of failure this row records")
+    status: str = Field("ok", description="'ok', or the kind of failure that this row records")
     error: str | None = Field(None, description="what went wrong, when status is not 'ok'")

@@ -1,4 +1,4 @@
-"""Demonstrated answers, for a warm start."""
+"""Demonstrated answers for a warm start."""
 
 from typing import ClassVar, Literal
 
@@ -17,18 +17,18 @@ class PastTurn(BaseModel):
 
 
 class TriedAction(BaseModel):
-    """An action and its critique, as the refiner is shown them."""
+    """An action and its critique, as the refiner sees them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     action_text: str = Field(description="the action")
-    optimal: bool = Field(description="its verdict")
-    critique: str = Field(description="the reason of the verdict")
+    optimal: bool = Field(description="the verdict")
+    critique: str = Field(description="the reason for the verdict")
 
 
 class Demonstration(Row):
-    """One answer of a role, demonstrated; what a warm start trains on. From `role` on these are the columns of the
-    Parquet file that warm_start.file names."""
+    """One demonstrated answer of a role, for the warm start. The columns from `role` on are those of the Parquet file
+    that warm_start.file names."""
 
     TABLE: ClassVar[str] = "demonstrations"
     demonstration_id: str = Field(description="run/demonstration/number of the row in the file")
@@ -39,9 +39,9 @@ class Demonstration(Row):
     next_observation: str | None = Field(None, description="bootstrap: what it led to")
     reward: float | None = Field(None, description="bootstrap: r")
     next_action_text: str | None = Field(None, description="bootstrap: a'; NULL at the end of an episode")
-    next_future: str | None = Field(None, description="bootstrap: d', with a'")
-    futures: list[str] | None = Field(None, description="evaluate: the futures to judge by")
-    attempts: list[TriedAction] | None = Field(None, description="refine: the actions so far")
+    next_future: str | None = Field(None, description="bootstrap: d'; NULL with a'")
+    futures: list[str] | None = Field(None, description="evaluate: the futures that the evaluator reads")
+    attempts: list[TriedAction] | None = Field(None, description="refine: the actions tried so far")
     thought: str = Field("", description="answer of policy, refine, predict, bootstrap: its thought")
     answer: str = Field(
         description="the environment action (policy, refine), the description (predict, bootstrap), the reason "

@@ -1,4 +1,4 @@
-"""What a policy achieves, and what it has kept of the base model."""
+"""Evaluations of a policy, and its drift from the base model."""
 
 from typing import ClassVar, Literal
 
@@ -15,7 +15,7 @@ class Evaluation(Row):
     policy_version: str = Field(description="policy that played")
     environment: str = Field(description="environment name")
     episodes: int = Field(description="episodes played to an end")
-    failed_episodes: int = Field(description="episodes with a status other than ok; not in the rates")
+    failed_episodes: int = Field(description="episodes with a status other than ok; not counted in the rates")
     successes: int = Field(description="episodes that succeeded")
     success_rate: float | None = Field(None, description="successes / episodes; NULL without episodes")
     success_low: float | None = Field(None, description="95% Wilson interval, lower end")
@@ -25,13 +25,13 @@ class Evaluation(Row):
     mean_turns: float | None = Field(None, description="mean actions per episode")
     invalid_action_rate: float | None = Field(None, description="invalid actions / actions")
     baseline: Literal["random", "nothing"] | None = Field(
-        None, description="a player without a model, on the same tasks: legal actions at random, or none done at all; "
-        "NULL: not played (evaluation.baseline)"
+        None, description="a player without a model, on the same tasks: random actions, or doing nothing; NULL: not "
+        "measured (evaluation.baseline)"
     )  # fmt: skip
     baseline_success_rate: float | None = Field(None, description="its success rate")
     pass_hat: list[float] | None = Field(
         None, description="pass^k for k = 1, 2, ... up to the fewest plays of a task: the mean over tasks of C(c, k) / "
-        "C(n, k), where c of n plays succeeded; NULL where no task was played twice (evaluation.repeats)"
+        "C(n, k), with c successes in n plays; NULL if no task was played twice (evaluation.repeats)"
     )  # fmt: skip
 
 
@@ -40,15 +40,15 @@ class Retention(Row):
 
     TABLE: ClassVar[str] = "retention"
     prompt_id: str = Field(description="retention/number of the line in the shipped set")
-    prompt: str = Field(description="what the user last said")
+    prompt: str = Field(description="the user's last message")
     policy_version: str = Field(description="the policy compared with the base model")
-    tokens: int = Field(description="tokens of the fixed reference answer, which is scored, not written")
+    tokens: int = Field(description="tokens of the fixed reference answer, which is scored, not generated")
     base_logprob: float | None = Field(None, description="mean log p_base of its tokens (nats per token)")
     policy_logprob: float | None = Field(None, description="the same under the policy")
     drift: float | None = Field(
-        None, description="policy_logprob - base_logprob; below 0: it got less likely"
+        None, description="policy_logprob - base_logprob; below 0: the answer became less likely"
     )
     kl: float | None = Field(
-        None, description="mean over its tokens of a lower bound of KL(p_base || p_policy), nats, from the 50 most "
-        "likely tokens of each"
+        None, description="lower bound of KL(p_base || p_policy) in nats, from the 50 most likely tokens of each, "
+        "averaged over the answer's tokens"
     )  # fmt: skip

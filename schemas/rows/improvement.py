@@ -1,4 +1,4 @@
-"""Judging an action, and improving it."""
+"""Futures, critiques and refinements."""
 
 from typing import ClassVar, Literal
 
@@ -8,26 +8,26 @@ from schemas.rows.base import Generation, Row
 
 
 class Future(Row):
-    """One future of an action: sampled from the successor, d_j ~ M_theta(.|s,a), or played (self_distillation)."""
+    """One future of an action: d_j ~ M_theta(.|s,a) of the successor, or a Monte-Carlo rollout (self_distillation)."""
 
     TABLE: ClassVar[str] = "futures"
     VERSION: ClassVar[int] = 3
     future_id: str = Field(description="critique_id/f/number")
-    critique_id: str = Field(description="-> critiques (the judgement that reads it)")
+    critique_id: str = Field(description="-> critiques (the critique that reads it)")
     thought: str = Field(description="the successor's reasoning; empty for a rollout")
     description: str = Field(description="the predicted future, or what happened in the rollout")
     malformed: bool = Field(description="it lacked its format; the whole text is the description")
     source: Literal["successor", "rollout"] | None = Field(
-        None,
-        description="successor: predicted; rollout: played by the policy; NULL, in older files: predicted",
-    )
+        None, description="successor: predicted; rollout: a Monte-Carlo rollout of the policy; NULL in older files: "
+        "predicted"
+    )  # fmt: skip
     policy_version: str | None = Field(None, description="the policy that played a rollout")
     generation: Generation | None = Field(None, description="provenance; NULL for a rollout")
     reasoning: str | None = Field(None, description="the successor's hidden chain of thought, in no prompt")
 
 
 class Critique(Row):
-    """One judgement of one action: q ~ E(.|s,a,d1..dk)."""
+    """One critique of one action: q ~ E(.|s,a,d1..dk)."""
 
     TABLE: ClassVar[str] = "critiques"
     VERSION: ClassVar[int] = 3
@@ -38,48 +38,48 @@ class Critique(Row):
     transition_id: str = Field(description="-> transitions (whose state s is acted in)")
     round: int = Field(description="0: of the action to improve; j: of the j-th refinement")
     action_source: Literal["fresh", "replayed", "refined"] = Field(
-        description="where the judged action comes from"
+        description="where the critiqued action comes from"
     )
-    action_text: str = Field(description="the judged action, whole text")
+    action_text: str = Field(description="the critiqued action, whole text")
     thought: str = Field(description="its thought")
     action: str = Field(description="its environment action")
     optimal: bool | None = Field(
-        None, description="the verdict; NULL when it can't be parsed. Scored: yes_probability > 0.5"
+        None, description="the verdict; NULL if it can't be parsed. Scored: yes_probability > 0.5"
     )
-    critique: str = Field(description="why, and how to improve; empty where the verdict is scored")
+    critique: str = Field(description="why, and how to improve; empty for a scored verdict")
     yes_probability: float | None = Field(
-        None, description="scored verdict (nlql): p(yes) / (p(yes) + p(no)); NULL where it is written"
+        None, description="scored verdict (nlql): p(yes) / (p(yes) + p(no)); NULL for a written one"
     )
-    action_generation: Generation | None = Field(None, description="provenance of the judged action")
+    action_generation: Generation | None = Field(None, description="provenance of the critiqued action")
     generation: Generation | None = Field(None, description="provenance of the critique")
     reasoning: str | None = Field(
         None, description="the evaluator's hidden chain of thought, in no prompt again"
     )
     action_reasoning: str | None = Field(
-        None, description="that of a fresh action, which is judged without it"
+        None, description="that of a fresh action; the evaluator does not see it"
     )
 
 
 class Refinement(Row):
-    """One proposal to improve an action. `distil` marks the one row per sample that the policy is trained
-    on."""
+    """One proposal to improve an action. `distil` marks the one row per sample that the policy is trained on."""
 
     TABLE: ClassVar[str] = "refinements"
     VERSION: ClassVar[int] = 2
     refinement_id: str = Field(description="sample_id/r/round")
-    critique_id: str = Field(description="-> critiques (the judgement it answers)")
+    critique_id: str = Field(description="-> critiques (the critique it answers)")
     sample_id: str = Field(description="-> replay_samples")
     transition_id: str = Field(description="-> transitions (whose state s is acted in)")
     round: int = Field(description="1..m; m+1 is the final choice among the tried actions")
     kind: Literal["kept", "refined", "chosen"] = Field(
-        description="kept: judged optimal, the action itself; refined: rewritten; chosen: picked among tried ones"
-    )
+        description="kept: the action itself, called optimal; refined: rewritten; chosen: picked among the tried "
+        "actions"
+    )  # fmt: skip
     action_text: str = Field(description="the refiner's whole text (or the kept action's)")
     thought_before: str = Field(description="its thought as written")
     thought: str = Field(description="the thought distilled; empty when dropped")
     action: str = Field(description="the environment action")
     valid: bool = Field(description="the environment would accept it")
-    changed: bool = Field(description="the environment action differs from the one that was to be improved")
+    changed: bool = Field(description="the environment action differs from that of the action to improve")
     verdict: Literal["clean", "rewritten", "thought_dropped", "row_dropped"] | None = Field(
         None, description="correction of the thought; NULL when none was needed or reached"
     )

@@ -26,14 +26,12 @@ class Episode(Row):
     truncated: bool = Field(description="cut by a cap from outside")
     invalid_actions: int = Field(description="actions that did not parse or were refused")
     tools: str | None = Field(
-        None, description="JSON: the tool schemas of an imported conversation; NULL: none, or played"
+        None, description="JSON: the tool schemas of an imported conversation; NULL: played, or without tools"
     )
-    record: int | None = Field(
-        None, description="number of the record it was imported from, from 0; NULL: it was played"
-    )
+    record: int | None = Field(None, description="0-based number of the imported record; NULL: played")
     record_fields: str | None = Field(
-        None, description="JSON: what that record holds beside messages, tools, task_id, reward and success"
-    )
+        None, description="JSON: the imported record's keys other than messages, tools, task_id, reward and success"
+    )  # fmt: skip
 
 
 class Transition(Row):
@@ -65,28 +63,28 @@ class Transition(Row):
     logprobs: list[float] = Field(description="their log-probabilities (nats) as sampled")
     generation: Generation | None = Field(None, description="provenance of the action")
     speaker_generations: list[Generation] | None = Field(
-        None, description="provenance of what a model said in the environment to make next_observation (at step 0, "
-        "also of the task), in order; NULL where none spoke"
+        None, description="provenance of the environment model's texts in next_observation, in order (at step 0, also "
+        "in the task); NULL where no model took part"
     )  # fmt: skip
     database_reward: float | None = Field(
-        None, description="half of the environment's reward, where it has two (tau_bench): 1 if the database ended as "
-        "the task's gold actions leave it, else 0; NULL before the end, and elsewhere"
+        None, description="first half of the environment's reward, where it has two (tau_bench): 1 if the database "
+        "ended as the task's gold actions leave it, otherwise 0; NULL before the end, and elsewhere"
     )  # fmt: skip
     outputs_reward: float | None = Field(
-        None, description="the other half: 1 if the user was told all that the task asks for, else 0; NULL also where "
-        "it asks for nothing"
+        None, description="second half: 1 if the user was told all that the task asks for, otherwise 0; NULL also "
+        "where it asks for nothing"
     )  # fmt: skip
     messages: list[str] | None = Field(
-        None, description="imported: the messages of this step as JSON, as they were logged: those newly seen, the "
-        "agent's, and at the last step those after it; in order of the steps they are the conversation. NULL: played"
+        None, description="imported: this step's messages as JSON, as logged: those newly seen, the agent's, and at "
+        "the last step those after it. In step order they are the conversation. NULL: played"
     )  # fmt: skip
 
 
 class Reject(Row):
-    """A record of an imported file that can't be used; status says of what kind the fault is."""
+    """A record of an imported file that can't be used; status is the kind of fault."""
 
     TABLE: ClassVar[str] = "rejects"
     reject_id: str = Field(description="run/iteration/reject/number of the record")
     file: str = Field(description="name of the file")
-    record: int = Field(description="number of the record in it, from 0 (of a line, in a file of lines)")
-    excerpt: str = Field(description="how the record begins, 200 characters")
+    record: int = Field(description="0-based number of the record in it (of the line, in a file of lines)")
+    excerpt: str = Field(description="the record's first 200 characters")

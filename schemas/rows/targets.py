@@ -1,4 +1,4 @@
-"""From a draw of the replay to the label of the critic."""
+"""From a replay draw to the critic's label."""
 
 from typing import ClassVar, Literal
 
@@ -24,7 +24,7 @@ class ReplaySample(Row):
 
 
 class DrawnText(BaseModel):
-    """What of a Generation varies from draw to draw; the rest is as in that of the first draw."""
+    """The part of a Generation that varies between draws; the rest is that of the first draw."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -60,7 +60,7 @@ class BellmanTarget(Row):
     target_id: str = Field(description="same as its sample_id")
     sample_id: str = Field(description="-> replay_samples")
     transition_id: str = Field(description="-> transitions")
-    terminal: bool = Field(description="done: made from r and s' alone, no a' and d'")
+    terminal: bool = Field(description="done: written from r and s' alone, without a' and d'")
     next_thought: str | None = Field(None, description="thought of a'")
     next_action: str | None = Field(None, description="environment action of a' ~ pi(.|s')")
     next_action_text: str | None = Field(None, description="a' as the model wrote it")
@@ -75,7 +75,7 @@ class BellmanTarget(Row):
     next_future_generation: Generation | None = Field(None, description="provenance of d'")
     generation: Generation | None = Field(None, description="provenance of thought and description")
     other_draws: list[BootstrapDraw] | None = Field(
-        None, description="(a', d') number 2 to J (backup.draws), for log p_B alone; NULL: there is no other"
+        None, description="draws 2 to J of (a', d') (backup.draws), for log p_B alone; NULL: there are none"
     )
     reasoning: str | None = Field(None, description="the backup's hidden chain of thought, never trained on")
     next_action_reasoning: str | None = Field(None, description="that of a'")
@@ -83,7 +83,7 @@ class BellmanTarget(Row):
 
 
 class CorrectedTarget(Row):
-    """A target whose reasoning no longer asserts what the student can't see (paper, appendix B.2)."""
+    """A target whose thought no longer asserts what the student can't see (paper, appendix B.2)."""
 
     TABLE: ClassVar[str] = "corrected_targets"
     VERSION: ClassVar[int] = 3
@@ -91,46 +91,45 @@ class CorrectedTarget(Row):
     target_id: str = Field(description="-> bellman_targets")
     transition_id: str = Field(description="-> transitions")
     verdict: Literal["clean", "rewritten", "thought_dropped", "row_dropped"] = Field(
-        description="clean: nothing to do; rewritten: a rewrite passed; the others: none did"
+        description="clean: nothing to correct; rewritten: a rewrite passed; the others: no rewrite passed"
     )
     thought_before: str = Field(description="the backup's thought")
     thought: str = Field(description="the thought trained on; empty when dropped")
     description: str = Field(description="copied from the target, never regenerated")
-    leak_before: float = Field(description="share of the thought's words inside leaks, before")
+    leak_before: float = Field(description="share of the thought's words inside leaks, before correction")
     leak_after: float = Field(description="the same for the thought kept")
-    leaks: list[str] = Field(description="leaking passages found before")
-    attempts: int = Field(description="rewrites asked for")
+    leaks: list[str] = Field(description="leaking passages found before correction")
+    attempts: int = Field(description="rewrites tried")
     backup_logprobs: list[float] | None = Field(
-        None,
-        description="log p_B of the description's tokens under the backup prompt; NULL: engine can't score",
-    )
+        None, description="log p_B of the description's tokens under the backup prompt; NULL: the engine can't score"
+    )  # fmt: skip
     generation: Generation | None = Field(None, description="provenance of the last rewrite")
     backup_draw_logprobs: list[float] | None = Field(
-        None,
-        description="log p_B of the whole description under the backup prompt of each usable (a', d'), the first's "
-        "own included; NULL: there is one alone (sum backup_logprobs), or engine can't score",
-    )
+        None, description="log p_B of the whole description under the backup prompt of each usable (a', d'), the first "
+        "included; NULL: there is only one (sum backup_logprobs), or the engine can't score"
+    )  # fmt: skip
     backup_top_ids: list[list[int]] | None = Field(
-        None,
-        description="token_kl: the most likely tokens at each of the description's tokens under the backup prompt, "
-        "most likely first; NULL: backup.loss is sft",
-    )
+        None, description="token_kl: the most likely tokens at each description position under the backup prompt, most "
+        "likely first; NULL: backup.loss is sft"
+    )  # fmt: skip
     backup_top_logprobs: list[list[float]] | None = Field(
         None, description="their log-probabilities (nats), before renormalising"
     )
     discount_next: float | None = Field(
-        None,
-        description="share of the description's content words that the next observation and r have and d' lacks; "
-        "NULL: terminal, or no content word",
+        None, description="share of the description's content words that the next observation and r have and d' lacks; "
+        "NULL: terminal, or no content word"
+    )  # fmt: skip
+    discount_future: float | None = Field(
+        None, description="share that d' has and the next observation and r lack"
     )
-    discount_future: float | None = Field(None, description="share that d' has, and they lack")
     discount_both: float | None = Field(None, description="share that both have; the rest is in neither")
     reasoning: str | None = Field(None, description="hidden chain of thought of the last rewrite")
     dropped_turns: int | None = Field(
-        None,
-        description="oldest exchanges left out of the backup prompt it was scored under; NULL: not scored",
+        None, description="oldest exchanges left out of the backup prompt that it was scored under; NULL: not scored"
+    )  # fmt: skip
+    dropped_chars: int | None = Field(
+        None, description="characters left out of that prompt, those exchanges included"
     )
-    dropped_chars: int | None = Field(None, description="characters left out of that prompt, theirs included")
 
 
 class Priority(Row):
@@ -145,11 +144,11 @@ class Priority(Row):
     priority_kind: PriorityKind = Field(description="kl_bound, or nll where B has no log-probabilities")
     critic_logprob: float = Field(description="mean log p_theta over description tokens")
     backup_logprob: float | None = Field(
-        None, description="the same of log p_B: with several draws, of the log of the mean of p_B over them"
-    )
-    description_tokens: int = Field(description="tokens the means are taken over")
+        None, description="mean log p_B over description tokens; with several draws, of the log-mean of p_B over the "
+        "draws"
+    )  # fmt: skip
+    description_tokens: int = Field(description="tokens that the means are taken over")
     backup_draws: int | None = Field(
-        None,
-        description="most draws of (a', d') that p_B of a target is the mean over: 1 for a terminal one, up to J "
-        "(backup.draws) else; NULL: priority_kind is nll",
-    )
+        None, description="largest number of draws of (a', d') that the p_B of a target is averaged over: 1 for a "
+        "terminal one, otherwise up to J (backup.draws); NULL: priority_kind is nll"
+    )  # fmt: skip

@@ -157,7 +157,7 @@ def test_a_speaker_that_can_not_be_is_refused_before_anything_runs(
 def test_an_unknown_engine_or_a_template_of_its_own_is_refused_by_name(asked: Callable[..., Config]) -> None:
     with pytest.raises(ValidationError, match=r"environment\.model\.engine: no engine 'cloud'"):
         asked(engine="cloud")
-    with pytest.raises(ValidationError, match=r"model\.template: an environment writes"):
+    with pytest.raises(ValidationError, match=r"model\.template: the environment writes"):
         asked(template="mine.j2")
 
 
