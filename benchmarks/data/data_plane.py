@@ -90,7 +90,7 @@ def replay(root: Path, folders: int, repeats: int) -> tuple[list[Check], dict[st
 
 def queries(root: Path, folders: int, repeats: int) -> tuple[list[Check], dict[str, Measured]]:
     """An aggregate, each side a whole process."""
-    nlac = [sys.executable, "-c", "from flows.cli import main; main()", "sql", "--data", str(root)]
+    nlac = [sys.executable, "-c", "from flows.cli.main import main; main()", "sql", "--data", str(root)]
     bare = f"import duckdb; print(duckdb.sql({AGGREGATE.format(bare_glob(root))!r}))"
     found = alternate(
         repeats,

@@ -1,10 +1,10 @@
 """A run as it stands after a thousand iterations: rollouts and priorities, committed as stages commit theirs.
 
-Every iteration has a folder of `episodes` and `transitions` (stage rollout) and one of `priorities` (stage critic-sft),
-with true manifests: determinants name each input with its digest, as the stage's own would, so they grow as in a real
-run. Of all transitions 40% are scored and a quarter of those twice, in the iteration that drew them and a later one.
-Texts are slices of a corpus of words with Zipf frequencies (so zstd finds in them what it finds in prose), and token
-ids and float32 log-probabilities are as many as a completion of that length has.
+Every iteration has a folder of `episodes` and `transitions` (stage rollout) and one of `priorities` (stage critic-sft).
+Their manifests are true: the fingerprint inputs name each input with its digest, so they grow as in a real run. Of all
+transitions 40% are scored. A quarter of those are scored twice, in the iteration that drew them and in a later one.
+Texts are slices of a corpus of words with Zipf frequencies, so zstd finds in them what it finds in prose. A completion
+has as many token ids and float32 log-probabilities as its length says.
 """
 
 import json
@@ -19,13 +19,13 @@ import numpy as np
 import polars as pl
 
 from schemas.frames import frame_schema
-from schemas.manifest import Determinants, Lineage
+from schemas.manifest import FingerprintInputs, Lineage
 from schemas.rows import Episode, Generation, Priority, Row, Transition
-from storage.staged import stage_table
+from storage.parquet.staged import stage_table
 from storage.store import Committed, Store
-from tasks.commit import commit_folder
-from tasks.determinants import fingerprint_of
-from tasks.stage import Output
+from tasks.pipeline.commit import commit_folder
+from tasks.pipeline.fingerprint_inputs import fingerprint_of
+from tasks.runtime.stage import Output
 
 RUN = "large"
 SCORED, TWICE = 0.4, 0.1  # shares of all transitions that are scored, and scored a second time
@@ -221,7 +221,7 @@ def build(root: Path, size: Size) -> Store:
         scored = scores.frame(iteration)
         found = store.committed(RUN, "critic-sft", iteration) if iteration in there else None
         if found is not None:
-            digests = dict(found.manifest.determinants.inputs)
+            digests = dict(found.manifest.fingerprint_inputs.inputs)
             continue
         with store.lock(RUN, "the benchmark's fixture"):
             rollout = store.committed(RUN, "rollout", iteration)
@@ -243,8 +243,8 @@ def commit_frames(
     run: str = RUN,
     inputs: Mapping[str, str] | None = None,
 ) -> Committed:
-    """Commit frames as `tasks.commit.commit_output` commits a stage's."""
-    determinants = Determinants(
+    """Commit frames as `tasks.pipeline.commit.commit_output` commits a stage's."""
+    fingerprint_inputs = FingerprintInputs(
         stage=stage, code_version=1, run=run, iteration=iteration,
         config={"environment": {"name": "frozen_lake", "options": {}}, "seed": 0},
         prompts={"policy": "5d41402abc4b2a76b9719d911017c592" * 2}, models={"base": "0" * 64},
@@ -255,7 +255,7 @@ def commit_frames(
         entries = {model.TABLE: stage_table(folder, model, frame) for model, frame in tables.items()}
         return commit_folder(
             store, folder, entries, Output({}, rows_in=sum(e.rows for e in entries.values())),
-            determinants=determinants, fingerprint=fingerprint_of(determinants), attempt=1, tokens=0,
+            fingerprint_inputs=fingerprint_inputs, fingerprint=fingerprint_of(fingerprint_inputs), attempt=1, tokens=0,
             started=begun, seconds=0.0, lineage=Lineage(),
         )  # fmt: skip
 

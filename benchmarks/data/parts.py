@@ -21,7 +21,7 @@ def draw(root: Path, folders: int) -> dict[str, float]:
     from benchmarks.data.large_run import RUN
     from storage.replay import draw_replay
     from storage.store import Store
-    from tasks.stage import Inputs
+    from tasks.runtime.stage import Inputs
 
     store, begun = Store(root), time.perf_counter()
     tables = {

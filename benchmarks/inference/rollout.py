@@ -24,15 +24,15 @@ import typer
 from benchmarks.checks import check, finish, print_figures
 from schemas.config import Config, EngineSection, EnvironmentSection, ModelSection
 from schemas.load import load_config
-from tasks import rollout
-from tasks.context import StageContext
 from tasks.engines import build_engine
-from tasks.engines.base import Capabilities, Completion, Engine, Request, ScoreRequest, Scores
-from tasks.engines.cache import RequestCache
+from tasks.engines.protocol import Capabilities, Completion, Engine, Request, ScoreRequest, Scores
+from tasks.engines.request_journal import RequestJournal
 from tasks.environments import make_environment
 from tasks.environments.base import Environment, Step, Task
-from tasks.progress import Progress, ProgressState
-from tasks.stage import Inputs
+from tasks.runtime.context import StageContext
+from tasks.runtime.progress import Progress, ProgressState
+from tasks.runtime.stage import Inputs
+from tasks.stages import rollout
 
 CONFIG = "configs/guess_number_smollm2.yaml"
 BAR = 0.95
@@ -182,7 +182,7 @@ class Trial:
             if state.done:
                 ends.append(time.perf_counter())
 
-        cache = RequestCache(self.folder / f"{number}.journal")
+        journal = RequestJournal(self.folder / f"{number}.journal")
         ctx = StageContext(
             config=self.config,
             stage="rollout",
@@ -191,12 +191,12 @@ class Trial:
             workdir=self.folder,
             cache_dir=self.folder,
             progress=Progress("rollout", report),
-            cache=cache,
+            journal=journal,
             _engines={"local": recorder},
         )
         output = await rollout.STAGE.run(ctx, ctx.inputs)
         await recorder.engine.close()
-        cache.close(remove=True)
+        journal.close(remove=True)
         failed = [row for row in output.tables["episodes"] if row.error is not None]
         if failed:
             raise RuntimeError(f"{len(failed)} episodes failed: {failed[0].error}")

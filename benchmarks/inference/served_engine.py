@@ -38,10 +38,10 @@ from benchmarks.processes import run_module
 from schemas.config import Config
 from schemas.load import dump_config, load_config
 from storage.store import Store
-from tasks.engines.servers import serving
-from tasks.iterations import begin_iteration, finish_iteration
-from tasks.pipeline import STAGES, stages_of
-from tasks.running import run_stage
+from tasks.engines.vllm.servers import serving
+from tasks.pipeline.iterations import begin_iteration, finish_iteration
+from tasks.pipeline.registry import STAGES, stages_of
+from tasks.pipeline.runner import run_stage
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "per stage": {"backend": "vllm"},

@@ -24,9 +24,9 @@ from tasks.environments.frozen_lake import FrozenLake
 from tasks.environments.frozen_lake.maps import make_lake
 from tasks.environments.frozen_lake.text import read_description, read_observation
 from tasks.environments.frozen_lake.word_model import make_word_model
-from tasks.formats import write_action
-from tasks.iterations import run_iteration
-from tasks.roles import predict_futures
+from tasks.pipeline.iterations import run_iteration
+from tasks.roles.calls import predict_futures
+from tasks.text.formats import write_action
 
 MAP = ("SFFF", "HHHF", "GFFF", "FFFF")
 PATH = {
@@ -105,7 +105,9 @@ async def chain_arrivals(store: Store, base: Config, model: Path) -> Arrivals:
             now = {}
             for cell, action in PATH.items():
                 state, text = State((), lake.observations[4 * cell[0] + cell[1]]), write_action("", action)
-                drawn = await predict_futures(ctx, state, text, SAMPLES, use="critic", item=str(cell))
+                drawn = await predict_futures(
+                    ctx, state, text, SAMPLES, adapter="critic", request_key=str(cell)
+                )
                 read = [read_description(future.description) for _, future in drawn]
                 now[distance[cell]] = 2 * sum(f is not None and f.outcome == "goal" for f in read) > SAMPLES
             told.append(now)

@@ -7,10 +7,10 @@ import polars as pl
 
 from storage.history import rebuild_states
 from storage.store import Committed
-from tasks.context import StageContext
 from tasks.environments.guess_number import HINT
 from tasks.environments.guess_number_measures import guessed, left_by_hints, likelier
-from tasks.roles import predict_futures
+from tasks.roles.calls import predict_futures
+from tasks.runtime.context import StageContext
 
 JUDGED = 128
 
@@ -41,7 +41,7 @@ async def critic_fidelity(ctx: StageContext, played: Committed) -> Fidelity:
     async def one(row: tuple[str, str, str]) -> tuple[bool, bool, bool]:
         identity, text, seen = row
         state = states[identity]
-        [(_, future)] = await predict_futures(ctx, state, text, 1, use="critic", item=identity)
+        [(_, future)] = await predict_futures(ctx, state, text, 1, adapter="critic", request_key=identity)
         best = likelier(left_by_hints(state, form), guessed(text, form))
         truth = HINT.search(seen)
         assert truth is not None

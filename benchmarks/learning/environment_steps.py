@@ -3,7 +3,7 @@
 import polars as pl
 
 from storage.store import Store
-from tasks.transcript import REPLY
+from tasks.text.transcript import REPLY
 
 
 def collected_steps(store: Store, run: str, iteration: int) -> int:

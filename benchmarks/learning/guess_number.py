@@ -28,8 +28,8 @@ from storage.store import Store, scan_parts
 from tasks.environments.base import ActionFormat
 from tasks.environments.guess_number import demonstrations
 from tasks.environments.guess_number_measures import possible_share
-from tasks.iterations import run_iteration, run_stages
-from tasks.pipeline import stages_of
+from tasks.pipeline.iterations import run_iteration, run_stages
+from tasks.pipeline.registry import stages_of
 
 CONFIG = "configs/guess_number_smollm2.yaml"
 ROWS = 160  # demonstrations of each role
@@ -64,9 +64,9 @@ async def measure(store: Store, config: Config, iteration: int, baseline: dict[s
         won_alone, lost_alone: games that this policy wins and the warm-started one does not, and the reverse.
         p: two-sided exact McNemar test of those.
         hints, best_hints, malformed: see `Fidelity`.
-        drift, kl: of the policy from the base model on general prompts, nats a token (`tasks.retention`).
+        drift, kl: of the policy from the base model on general prompts, nats a token (`tasks.measures.retention`).
         label_next, label_future: shares of the words of this iteration's labels that come from s' or r alone and from
-            d' alone (`tasks.discounting`); None for the warm start.
+            d' alone (`tasks.text.discounting`); None for the warm start.
         optimal, changed: shares of judged actions that the evaluator calls optimal, and of distilled ones that
             refinement has changed; None likewise.
         judged_possible, distilled_possible: shares of the actions that were to be improved, and of those distilled,

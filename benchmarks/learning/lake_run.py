@@ -22,8 +22,7 @@ from schemas.config import Config
 from schemas.load import PROJECT_ROOT, load_config
 from storage.history import State
 from storage.store import Store
-from tasks.context import StageContext
-from tasks.engines.base import Adapter
+from tasks.engines.protocol import Adapter
 from tasks.environments.frozen_lake import FrozenLake, measures
 from tasks.environments.frozen_lake.maps import Lake
 from tasks.environments.frozen_lake.text import (
@@ -34,11 +33,12 @@ from tasks.environments.frozen_lake.text import (
 )
 from tasks.environments.frozen_lake.verdict import judged_optimal
 from tasks.environments.frozen_lake.word_model import make_word_model
-from tasks.formats import write_action
-from tasks.iterations import run_iteration
-from tasks.pipeline import resolve_inputs
-from tasks.roles import judge, predict_futures
-from tasks.stage import Inputs
+from tasks.pipeline.iterations import run_iteration
+from tasks.pipeline.registry import resolve_inputs
+from tasks.roles.calls import evaluate, predict_futures
+from tasks.runtime.context import StageContext
+from tasks.runtime.stage import Inputs
+from tasks.text.formats import write_action
 
 CONFIG = PROJECT_ROOT / "configs" / "frozen_lake.yaml"
 RANKED_MAPS = 24
@@ -130,7 +130,11 @@ async def policy_table(ctx: StageContext, lake: Lake) -> np.ndarray:
     async def probability(cell: int, action: str) -> float:
         messages = ctx.policy_messages(State((), lake.observations[cell]))
         scored = await ctx.score(
-            "policy", messages, (write_action("", action),), use="policy", item=f"{lake.seed}/{cell}/{action}"
+            "policy",
+            messages,
+            (write_action("", action),),
+            adapter="policy",
+            request_key=f"{lake.seed}/{cell}/{action}",
         )
         assert scored is not None
         return float(np.exp(sum(scored[0])))
@@ -174,13 +178,15 @@ async def _measure_critic(ctx: StageContext, lakes: Sequence[Lake], found: Measu
 
     async def one(lake: Lake, cell: int, action: str) -> tuple[float, float, float]:
         state, text = State((), lake.observations[cell]), write_action("", action)
-        item = f"{lake.seed}/{cell}/{action}"
+        key = f"{lake.seed}/{cell}/{action}"
 
-        futures = await predict_futures(ctx, state, text, RANKED_FUTURES, use="critic", item=item)
+        futures = await predict_futures(ctx, state, text, RANKED_FUTURES, adapter="critic", request_key=key)
         drawn = []
         for number, (_, future) in enumerate(futures):
             single = [future.description]
-            _, verdict = await judge(ctx, state, text, single, use="improver", item=f"{item}/{number}")
+            _, verdict = await evaluate(
+                ctx, state, text, single, adapter="improver", request_key=f"{key}/{number}"
+            )
             good = not future.malformed and well_formed(future.description)
             drawn.append((mean_value(single, gamma), verdict.optimal is True, good))
         values, yes, good = zip(*drawn, strict=True)

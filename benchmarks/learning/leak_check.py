@@ -18,7 +18,7 @@ import yaml
 from benchmarks.checks import Check, check, finish, print_figures
 from schemas.config import CorrectionSection
 from schemas.load import PROJECT_ROOT
-from tasks.leaks import SOURCE_OF_TARGET, SOURCE_OF_THOUGHT, find_leaks
+from tasks.text.leaks import SOURCE_OF_TARGET, SOURCE_OF_THOUGHT, find_leaks
 
 CASES = PROJECT_ROOT / "tests" / "data" / "planted_leaks.yaml"
 SOURCES = {"target": SOURCE_OF_TARGET, "thought": SOURCE_OF_THOUGHT}

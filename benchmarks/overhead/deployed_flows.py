@@ -6,7 +6,7 @@ from benchmarks.overhead.instant import install_trainer
 
 install_trainer()
 
-from flows.stages import critic_sft, policy_distillation, warm_start  # noqa: E402
+from flows.deployments.stages import critic_sft, policy_distillation, warm_start  # noqa: E402
 
 __all__ = ["critic_sft", "empty", "policy_distillation", "warm_start"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from flows import stack as stacks
-from flows.environment import client_environment
+from flows.stack import control
+from flows.stack.environment import client_environment
 from schemas.load import PROJECT_ROOT
 from tasks.engines.models import model_cache
 
@@ -35,12 +35,12 @@ def own_stack() -> Iterator[Path]:
         os.environ["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(PROJECT_ROOT), os.environ.get("PYTHONPATH")])
         )
-        running = stacks.up(root)
+        running = control.up(root)
         try:
             os.environ.update(client_environment(root, running.api_url))
             yield root
         finally:
-            stacks.down(root)
+            control.down(root)
 
 
 async def deploy_empty(client: "PrefectClient", name: str, pool: str) -> None:

@@ -2,21 +2,21 @@
 
 python -m benchmarks.overhead.pipeline [--rounds 3] [--in-process-rounds 5]
 
-The iteration is the default configuration's: eight stages, every size as shipped, real environment, prompts, tables,
-digests, commits, MLflow. Only the roles are played by rules, and training writes files of the usual size at once
+The iteration is that of the default configuration: every size as shipped, real environment, prompts, tables, digests,
+commits and MLflow. Only the roles are played by rules, and training writes files of the usual size at once
 (`benchmarks.overhead.instant`). A warm-up of both sides comes first; then rounds alternate.
 
 stage_overhead_ratio: through a Prefect server, work pools and workers started as `nlac up` starts them. Numerator: the
-    time of `run_deployment("nlac/iteration")`, from the call to its return, divided by the number of stages; so the
-    dispatch of the iteration itself is counted too, and spread over them. Denominator: the time of `run_deployment` on
-    an empty synchronous flow (stages are synchronous flows), by the same server, with the same polling; deployed on
-    the same work pools, as often on each as the iteration has stages there, one after the other, as stages run.
-inprocess_overhead_ratio: numerator: `tasks.iterations.run_iteration` (no Prefect, no MLflow) in this process, divided
-    by the number of stages. Denominator: an empty synchronous Prefect flow called in this process, against the same
-    server (about a second, Prefect's heartbeat thread). Both find their libraries imported, by the warm-up.
+    time of `run_deployment("nlac/iteration")`, from the call to its return, divided by the number of stages. So it
+    holds the dispatch of the iteration itself. Denominator: the time of `run_deployment` on an empty synchronous flow
+    (stages are synchronous flows), by the same server, with the same polling. It is deployed on the same work pools,
+    as often on each as the iteration has stages there, and runs one after the other, as stages do.
+inprocess_overhead_ratio: numerator: `tasks.pipeline.iterations.run_iteration` (no Prefect, no MLflow) in this process,
+    divided by the number of stages. Denominator: an empty synchronous Prefect flow called in this process, against the
+    same server (about a second, Prefect's heartbeat thread). The warm-up has imported the libraries of both.
 
 Both sides are medians over the rounds. Now and then a request finds the SQLite database of Prefect's server locked, and
-Prefect's client waits some 2 s before it asks again: an iteration of eight stages always holds a few of these waits,
+Prefect's client waits some 2 s before it asks again. An iteration of eight stages always holds a few of these waits,
 and the median of empty flows leaves them out. So the ratio of means is printed too; seconds are for orientation.
 """
 
@@ -36,8 +36,8 @@ from benchmarks.overhead.own_stack import deploy_empty, own_stack, redirect
 from schemas.config import Config
 from schemas.load import dump_config
 from storage.store import Store
-from tasks.iterations import run_iteration
-from tasks.pipeline import STAGES, stages_of
+from tasks.pipeline.iterations import run_iteration
+from tasks.pipeline.registry import STAGES, stages_of
 
 TRAINING = ("critic-sft", "policy-distillation")
 GOALS = {
@@ -60,7 +60,7 @@ async def through_server(root: Path, config: Config, rounds: int) -> Seconds:
     from prefect.client.orchestration import get_client
     from prefect.deployments.flow_runs import arun_deployment
 
-    from flows.iteration import POLL_SECONDS
+    from flows.deployments.iteration import POLL_SECONDS
 
     stages = stages_of(config, 0)
     pools = Counter(getattr(config.pools, STAGES[stage].pool) for stage in stages)

@@ -7,9 +7,9 @@ import random
 from itertools import cycle
 
 from schemas.config import AnchorSection
-from tasks.conversations import Conversation, chat_file, load_conversations
-from tasks.engines.base import Message
-from tasks.engines.chat import ChatTokenizer
+from tasks.chat.tokenizers import ChatTokenizer
+from tasks.datasets.chats import Conversation, chat_file, load_conversations
+from tasks.engines.protocol import Message
 from tasks.training.data import Example, encode
 
 SHORTEST, LONGEST = 150, 350  # tokens, chat template included

@@ -15,7 +15,7 @@ from benchmarks.checks import check, finish, print_figures
 from benchmarks.training.chats import make_chats
 from benchmarks.training.matrix_products import seconds_a_token
 from schemas.config import ModelSection, TrainingSection
-from tasks.engines.chat import load_chat_tokenizer
+from tasks.chat.tokenizers import load_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.training.data import Example, encode
 

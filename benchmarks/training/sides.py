@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.training.chats import make_chats
 from schemas.config import ModelSection, TrainingSection
-from tasks.engines.chat import load_chat_tokenizer
+from tasks.chat.tokenizers import load_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.lean_imports import lean_transformers
 from tasks.training.data import Encoded, Example, encode, plan_batches

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from storage.history import State
 from tasks.environments.base import ActionFormat
 from tasks.environments.guess_number import HINT, Span
-from tasks.formats import read_action
+from tasks.text.formats import read_action
 
 NUMBER = re.compile(r"\[(\d+)\]")
 
