@@ -24,7 +24,7 @@ class ModelSection(Section):
     )  # fmt: skip
     revision: str | None = Field(None, description="hub revision; pin it for a reproducible run")
     dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the frozen weights")
-    context_length: PositiveInt = Field(4096, description="most tokens of prompt plus completion")
+    context_length: PositiveInt = Field(4096, description="limit on prompt plus completion, in tokens")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if available")
     train: Literal["lora", "full"] = Field(
         "lora", description="lora: adapters over the frozen weights; full: all weights (small models)"
@@ -59,8 +59,8 @@ class EngineSection(Section):
         64, description="requests computed at once; for a server, concurrent requests"
     )
     context_length: PositiveInt | None = Field(
-        None, description="of a fixed `model`: most tokens of prompt plus completion, counted with the tokenizer of "
-        "the model in training; empty: model.context_length"
+        None, description="of a fixed `model`: limit on prompt plus completion, in tokens of the model in training; "
+        "empty: model.context_length"
     )  # fmt: skip
     merge_adapters: bool = Field(
         False, description="merge the adapter into a copy of the weights. Faster, but rounds away changes below half a "

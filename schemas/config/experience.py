@@ -22,8 +22,8 @@ class RolloutSection(Section):
         None, description="episodes of iteration 0; empty: as `episodes`"
     )
     exploration: Share = Field(
-        0.0, description="share of training steps that take a uniformly random legal action instead of the policy's; "
-        "needs an environment that lists its legal actions"
+        0.0, description="share of steps in training episodes that take a uniformly random legal action instead of the "
+        "policy's; needs an environment that lists its legal actions"
     )  # fmt: skip
     uniform_until: int = Field(
         0, ge=0, description="before this iteration, rollouts, a' and fresh actions are uniform over the legal "
@@ -55,7 +55,7 @@ class ReplaySection(Section):
     )  # fmt: skip
     from_runs: list[str] = Field(
         [], description="further runs under the same data root, on the same environment, whose training transitions "
-        "join replay at any age. Name finished runs only: a run that still grows changes what is drawn from"
+        "join replay at any age. Name finished runs only: a growing run changes what is drawn from"
     )  # fmt: skip
 
     @model_validator(mode="after")
@@ -73,8 +73,8 @@ class EvaluationSection(Section):
         1, description="how often each episode is played, for pass^k: the chance that k plays of a task all succeed"
     )  # fmt: skip
     baseline: bool = Field(
-        True, description="also measure, once, the success of random actions (where the environment lists its actions "
-        "or its action format can be sampled), otherwise of doing nothing"
+        True, description="also measure a baseline, once: random actions, where the environment lists its actions or "
+        "its action format can be sampled; otherwise doing nothing"
     )  # fmt: skip
     every: PositiveInt = Field(1, description="evaluate after every n-th iteration")
     patience: PositiveInt | None = Field(

@@ -67,12 +67,13 @@ class RolesSection(Section):
 
 
 class EnvironmentSection(Section):
-    """The environment."""
+    """The environment, its reward, and the environment model."""
 
     name: str = Field("textarena", description="a built-in name, or an import path 'module:factory'")
     options: dict[str, Any] = Field({}, description="arguments of the environment")
     reward: Literal["success", "game"] = Field(
-        "success", description="what r is. success: 1 for the environment's own success; game: its own (shaped) reward"
+        "success", description="what r is. success: 1 for the environment's own success, otherwise 0; game: its own "
+        "(shaped) reward"
     )  # fmt: skip
     model: RoleSection | None = Field(
         None, description="the environment model, where another model takes part in the environment (an oracle, an "

@@ -117,14 +117,14 @@ class BackupSection(Section):
     """The critic's loss L1 against the backup's distribution."""
 
     loss: Literal["sft", "token_kl"] = Field(
-        "sft", description="sft: cross-entropy of the corrected label; token_kl: at description positions, against the "
-        "top-k probabilities of the backup prompt instead (thoughts stay sft)"
+        "sft", description="sft: cross-entropy of the corrected label; token_kl: at description positions, "
+        "cross-entropy against the top-k probabilities of the backup prompt (thoughts stay sft)"
     )  # fmt: skip
     top_k: PositiveInt = Field(20, description="token_kl: most likely tokens kept per position, renormalised")
     draws: int = Field(
         1, ge=0, description="J, independent draws of (a', d') for a backup that is not terminal. The label is written "
-        "from the first draw. A priority takes log p_B as the log-mean over all, which tightens its bound on the KL. "
-        "0: no bootstrapping, labels tell of one step alone (an ablation)"
+        "from the first draw. A priority uses the log of the mean p_B over all draws, which tightens its bound on the "
+        "KL. 0: no bootstrapping, labels tell of one step alone (an ablation)"
     )  # fmt: skip
     shuffle_labels: bool = Field(
         False, description="give labels to the wrong rows: a negative control, which must not learn"
@@ -160,7 +160,7 @@ class ImprovementSection(Section):
     """Critique and refinement."""
 
     states: PositiveInt = Field(
-        12, description="largest number of drawn transitions at whose states an action is improved"
+        12, description="at most this many of the drawn states have an action improved"
     )
     action: Literal["fresh", "replayed"] = Field(
         "fresh", description="the action to improve. fresh: a ~ pi(.|s); replayed: the drawn transition's"

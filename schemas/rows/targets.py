@@ -144,8 +144,8 @@ class Priority(Row):
     priority_kind: PriorityKind = Field(description="kl_bound, or nll where B has no log-probabilities")
     critic_logprob: float = Field(description="mean log p_theta over description tokens")
     backup_logprob: float | None = Field(
-        None, description="mean log p_B over description tokens; with several draws, of the log-mean of p_B over the "
-        "draws"
+        None, description="mean log p_B over description tokens; with several draws, of the log of the mean p_B over "
+        "the draws"
     )  # fmt: skip
     description_tokens: int = Field(description="tokens that the means are taken over")
     backup_draws: int | None = Field(

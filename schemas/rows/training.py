@@ -40,7 +40,7 @@ class TrainingStep(Row):
 
     TABLE: ClassVar[str] = "training_steps"
     VERSION: ClassVar[int] = 2
-    stage: str = Field(description="critic-sft or policy-distillation")
+    stage: str = Field(description="critic-sft, policy-distillation or warm-start")
     adapter_version: str = Field(description="adapter version being trained")
     step: int = Field(description="0-based optimizer step of this stage")
     loss: float = Field(
