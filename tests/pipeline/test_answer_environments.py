@@ -13,7 +13,7 @@ from schemas.load import PROJECT_ROOT, load_config
 from storage.store import Committed, Store
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.runner import run_stage
-from tests.pipeline.conftest import Iterate
+from tests.support.iterations import Iterate
 
 RULES = "tests.support.answer_rules:sums"
 

@@ -12,7 +12,7 @@ from storage.verify import verify
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.registry import ALGORITHMS, STAGES
 from tasks.pipeline.runner import StageResult
-from tests.pipeline.conftest import Iterate
+from tests.support.iterations import Iterate
 
 FILE = PROJECT_ROOT / "configs" / "qwen2.5-7b-vllm.yaml"
 

@@ -16,8 +16,8 @@ from tasks.pipeline.iterations import IterationFrozen, next_iteration
 from tasks.pipeline.registry import STAGES, decide
 from tasks.pipeline.runner import run_stage
 from tasks.runtime.stage import StageFailed
-from tests.pipeline.conftest import Iterate
 from tests.support.committed import commit_rows, table
+from tests.support.iterations import Iterate
 
 
 def test_two_iterations_write_every_table_and_go_on_from_one_another(

@@ -15,8 +15,8 @@ from storage.store import Store
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
 from tasks.pipeline.checks import check_config
 from tasks.prompting.native_calls import action_message, action_text, native_chat
-from tests.pipeline.conftest import ROLES, Iterate
 from tests.support.families import FAMILIES, make_checkpoint, make_tokenizer
+from tests.support.iterations import ROLES, Iterate
 from tests.support.tool_game import GUESS, ToolGame
 
 FORM = ToolGame.action_format

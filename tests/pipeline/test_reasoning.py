@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from schemas.config import Config
 from storage.store import Store
 from tasks.runtime.stage import StageFailed
-from tests.pipeline.conftest import ROLES, Iterate
+from tests.support.iterations import ROLES, Iterate
 from tests.support.thinking_rules import SECRET
 
 THINKING = {role: {"engine": "rules", "thinking": True} for role in ROLES}

@@ -12,7 +12,7 @@ from storage.store import Store, StoreError
 from tasks.pipeline.iterations import begin_iteration, run_iteration
 from tasks.pipeline.registry import ALGORITHMS, decide
 from tasks.pipeline.runner import StageResult, run_stage
-from tests.pipeline.conftest import Iterate
+from tests.support.iterations import Iterate
 
 
 def reused(results: list[StageResult]) -> list[str]:

@@ -10,7 +10,7 @@ from schemas.config import Config, EngineSection, ModelSection
 from storage.store import Store
 from tasks.engines import build_engine
 from tasks.engines.protocol import Request, Sampling
-from tests.pipeline.conftest import Iterate
+from tests.support.iterations import Iterate
 from tests.support.openai_server import KEY, served
 from tests.support.rules import role_of
 

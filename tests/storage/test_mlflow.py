@@ -24,11 +24,6 @@ CONFIG = Config(run="trial")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "data")
-
-
-@pytest.fixture
 def bridge(store: Store) -> Bridge:
     return Bridge(store.root)
 

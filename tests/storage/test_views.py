@@ -19,11 +19,6 @@ from tests.support.committed import commit_rows
 from tests.support.rows import episode, improvement, training_row, transitions
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "data")
-
-
 def rows(database: duckdb.DuckDBPyConnection, query: str) -> list[tuple[object, ...]]:
     return database.execute(query).fetchall()
 

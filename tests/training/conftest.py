@@ -1,6 +1,5 @@
 """A real model and tokenizer, only tiny: two Llama layers with random weights over a byte vocabulary."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,27 +8,12 @@ import torch
 from schemas.config import LoraSection, ModelSection
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
 from tasks.training.trainable import Trainable, make_trainable
-from tests.support.tiny import make_tiny_checkpoint
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Work this small only loses time to a second thread, most of all on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
-def model_section(checkpoint: Path) -> ModelSection:
+def model_section(tiny_checkpoint: Path) -> ModelSection:
     return ModelSection(
-        name=str(checkpoint),
+        name=str(tiny_checkpoint),
         dtype="float32",
         context_length=256,
         device="cpu",
@@ -38,8 +22,8 @@ def model_section(checkpoint: Path) -> ModelSection:
 
 
 @pytest.fixture
-def chat(checkpoint: Path) -> ChatTokenizer:
-    return load_chat_tokenizer(checkpoint)
+def chat(tiny_checkpoint: Path) -> ChatTokenizer:
+    return load_chat_tokenizer(tiny_checkpoint)
 
 
 @pytest.fixture

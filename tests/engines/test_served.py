@@ -1,0 +1,159 @@
+"""A vLLM server of our own, for real: one start for many engines, adapters that come and go, sleep, sudden death."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tasks.engines import build_engine
+from tasks.engines.protocol import Adapter, Completion, Engine, EngineDied, Message, Request, Sampling
+from tasks.engines.vllm.servers import Server, put_to_sleep, read_server, server_dir
+from tests.support.own_server import OwnServer
+from tests.support.processes import all_end
+
+pytestmark = pytest.mark.vllm
+
+QUESTION = (Message(role="user", content="Name a number."),)
+OTHER_PROCESS = """
+import asyncio, sys
+from pathlib import Path
+from schemas.config import EngineSection, ModelSection
+from tasks.engines import build_engine
+from tasks.engines.protocol import Message, Request, Sampling
+
+async def ask():
+    section, model, cache = sys.argv[1:]
+    engine = build_engine(
+        EngineSection.model_validate_json(section), ModelSection.model_validate_json(model), Path(cache)
+    )
+    question = (Message(role="user", content="Name a number."),)
+    print("said", (await engine.generate(Request(question, Sampling(max_tokens=4)))).completion_tokens)
+    await engine.close()
+
+asyncio.run(ask())
+"""
+
+
+def build(server: OwnServer) -> Engine:
+    return build_engine(server.section, server.model, server.cache_dir)
+
+
+def running(server: OwnServer) -> tuple[Path, Server]:
+    folder = server_dir(server.section, server.model, server.cache_dir)
+    found = read_server(folder)
+    assert found is not None
+    return folder, found
+
+
+def get(server: Server, path: str) -> Any:
+    request = urllib.request.Request(
+        server.root_url + path, headers={"Authorization": f"Bearer {server.key}"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def models(server: Server) -> set[str]:
+    return {entry["id"] for entry in get(server, "/v1/models")["data"]}
+
+
+def starts(folder: Path) -> int:
+    return len((folder / "starts.jsonl").read_text().splitlines())
+
+
+def ask(adapter: Adapter | None = None, max_tokens: int = 4) -> Request:
+    return Request(QUESTION, Sampling(max_tokens=max_tokens), adapter)
+
+
+def test_adapters_come_with_the_engine_that_asks_for_them_and_go_with_it(
+    own_server: OwnServer, real_adapter: Adapter
+) -> None:
+    async def check() -> None:
+        engine = build(own_server)
+        folder, server = running(own_server)
+        assert models(server) == {"base"}
+        await asyncio.gather(
+            *(engine.generate(ask(adapter)) for adapter in (None, real_adapter, real_adapter))
+        )
+        assert models(server) == {"base", real_adapter.digest}
+        second = build(own_server)
+        assert await second.generate(ask(real_adapter))
+        await engine.close()
+        assert models(server) == {"base"}
+        assert await second.generate(ask(real_adapter))  # unloaded by the other: loaded again
+        await second.close()
+        assert models(server) == {"base"}
+        assert starts(folder) == 1
+
+    asyncio.run(check())
+
+
+def test_another_process_uses_the_server_that_runs(own_server: OwnServer) -> None:
+    own_server.address()
+    folder, before = running(own_server)
+    arguments = [
+        own_server.section.model_dump_json(),
+        own_server.model.model_dump_json(),
+        str(own_server.cache_dir),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_PROCESS, *arguments], env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert "said" in done.stdout, done.stderr
+    assert running(own_server)[1] == before and starts(folder) == 1
+
+
+def test_it_sleeps_when_no_stage_uses_it_and_wakes_for_the_next(own_server: OwnServer) -> None:
+    async def check() -> None:
+        engine = build(own_server)
+        _, server = running(own_server)
+        assert put_to_sleep(own_server.cache_dir) == []
+        assert not get(server, "/is_sleeping")["is_sleeping"]  # in use
+        await engine.close()
+        assert put_to_sleep(own_server.cache_dir) == []
+        assert get(server, "/is_sleeping")["is_sleeping"]
+        engine = build(own_server)
+        assert not get(server, "/is_sleeping")["is_sleeping"]
+        assert isinstance(await engine.generate(ask()), Completion)
+        await engine.close()
+
+    asyncio.run(check())
+
+
+def test_a_server_that_dies_takes_its_requests_and_its_processes_along(own_server: OwnServer) -> None:
+    async def check() -> None:
+        engine = build(own_server)
+        folder, server = running(own_server)
+        below = psutil.Process(server.keeper).children(recursive=True)
+        (vllm,) = (
+            p for p in psutil.Process(server.keeper).children() if "api_server" in " ".join(p.cmdline())
+        )
+        # Else an answer can be at its end before the kill.
+        endless = replace(ask(max_tokens=1500), regex="[0-9]{400}")
+        asked = [asyncio.create_task(engine.generate(endless)) for _ in range(3)]
+        await asyncio.sleep(1.0)
+        vllm.send_signal(signal.SIGKILL)
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(result) for result in results] == [EngineDied] * 3
+        assert "Run the stage again" in str(results[0]) and str(folder / "server.log") in str(results[0])
+        await engine.close()
+        assert all_end(below, 15)
+        assert read_server(folder) is None
+
+    asyncio.run(check())
+
+
+def test_a_server_that_does_not_start_says_why(own_server: OwnServer) -> None:
+    section = own_server.section.model_copy(update={"options": {"no_such_argument": 1}})
+    with pytest.raises(EngineDied, match=r"does not start .*unrecognized arguments: --no-such-argument=1"):
+        build_engine(section, own_server.model, own_server.cache_dir)

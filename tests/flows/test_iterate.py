@@ -1,0 +1,53 @@
+"""`nlac iterate` (`make iteration`): its end, when a stage fails and when the user interrupts it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.stack.control import read_stack
+from flows.stack.processes import marked_processes
+from schemas.load import PROJECT_ROOT
+from tests.support.stack import LocalStack, wait_until
+
+pytestmark = pytest.mark.server
+
+
+def test_a_failed_stage_is_named_with_the_command_that_retries_it(stack: LocalStack, steer: Path) -> None:
+    (steer / "break").write_text("policy")
+    done = stack.nlac("iterate", *stack.options, "--run", "broken", check=False)
+    assert done.returncode == 1
+    assert "rollout-broken-0: rollout ended Crashed" in done.stdout
+    assert "prefect flow-run retry " in done.stdout
+    assert f"iterate --data {stack.data} --config {stack.config} --run broken" in done.stdout
+    assert read_stack(stack.data) is not None, "a stack that was up before stays up"
+
+
+def test_an_interrupt_stops_all_that_iterate_started(stack: LocalStack, steer: Path, tmp_path: Path) -> None:
+    (steer / "wait").touch()
+    (steer / "child").touch()
+    data = tmp_path / "data"
+    command = [
+        sys.executable,
+        "-m",
+        "flows.cli",
+        "iterate",
+        "--data",
+        str(data),
+        "--config",
+        str(stack.config),
+    ]
+    with (tmp_path / "said").open("w") as said:
+        iterate = subprocess.Popen(
+            command, cwd=PROJECT_ROOT, env=stack.environment, stdout=said, stderr=said, start_new_session=True
+        )
+    wait_until(lambda: (steer / "child-pid").exists(), 180, "a request under way")
+    assert marked_processes(data) != []
+    os.killpg(iterate.pid, signal.SIGINT)  # what Ctrl-C in a terminal does
+    assert iterate.wait(60) != 0
+    assert marked_processes(data) == []
+    assert read_stack(data) is None
+    assert "Stopping the local stack" in (tmp_path / "said").read_text()

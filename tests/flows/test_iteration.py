@@ -1,0 +1,173 @@
+"""An iteration through a real server and real workers: resume, reuse, locks, cancelling, a killed process."""
+
+import os
+import signal
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from flows.stack.environment import STACK_MARK
+from tasks.pipeline.iterations import frozen_config
+from tasks.pipeline.registry import ALGORITHMS
+from tests.support.stack import LocalStack, wait_until
+
+pytestmark = pytest.mark.server
+
+
+def gpu_holders(stack: LocalStack) -> int:
+    return int(stack.api("/v2/concurrency_limits/nlac-gpu")["active_slots"])
+
+
+def flow_processes(stack: LocalStack) -> list[psutil.Process]:
+    marked = []
+    for process in psutil.process_iter():
+        try:
+            ours = process.environ().get(STACK_MARK) == str(stack.data)
+            if ours and "prefect.engine" in process.cmdline():
+                marked.append(process)
+        except psutil.Error:
+            continue
+    return marked
+
+
+def tracked(stack: LocalStack, status: str) -> set[tuple[str, str, str | None]]:
+    """Stage, MLflow run and Prefect run of what MLflow has with a status of run 'trial'."""
+    query = """
+        select s.value, r.run_uuid, p.value from runs r
+        join experiments e on e.experiment_id = r.experiment_id and e.name = 'trial'
+        join tags s on s.run_uuid = r.run_uuid and s.key = 'nlac.stage'
+        left join tags p on p.run_uuid = r.run_uuid and p.key = 'nlac.prefect_flow_run_id'
+        where r.status = ?"""
+    with closing(sqlite3.connect(stack.data / ".mlflow" / "mlflow.db")) as database:
+        return set(database.execute(query, [status]))
+
+
+def test_a_failed_stage_and_later_ones_alone_run_again_on_retry(stack: LocalStack, steer: Path) -> None:
+    (steer / "break").write_text("evaluate")
+    run = stack.start("iteration", config=str(stack.config))
+    failed = stack.finish(run)
+    assert failed["state_type"] == "FAILED"
+    assert "critique" in failed["state"]["message"]
+    assert f"prefect flow-run retry {run}" in failed["state"]["message"]
+    stages = list(ALGORITHMS["nlac"])
+    before, broken, after = stages[:4], "critique", stages[5:]
+    assert [name for _, name, _ in stack.steps(run)] == [*before, broken]
+    folders = {stage: stack.store.committed("trial", stage, 0) for stage in before}
+    assert stack.store.committed("trial", broken, 0) is None
+
+    (steer / "break").unlink()
+    assert stack.retry(run)["state_type"] == "COMPLETED"
+    second = {name: state for attempt, name, state in stack.steps(run) if attempt == 2}
+    assert second == {**dict.fromkeys(before, "Reused"), **dict.fromkeys([broken, *after], "Completed")}
+    dispatched = [child["name"].removesuffix("-trial-0") for child in stack.children(run)]
+    assert dispatched == [*before, broken, broken, *after]
+    assert {stage: stack.store.committed("trial", stage, 0) for stage in before} == folders
+    manifests = {stage: stack.store.committed("trial", stage, 0).manifest for stage in stages}  # type: ignore[union-attr]
+    assert tracked(stack, "FINISHED") == {
+        (stage, m.mlflow_run_id, m.prefect_flow_run_id) for stage, m in manifests.items()
+    }
+    assert [stage for stage, _, _ in tracked(stack, "FAILED")] == [broken]
+
+    again = stack.nlac("iterate", *stack.options, "--iteration", "0").stdout
+    table = [line.split() for line in again.split("Iteration 0 of run 'trial'")[1].splitlines()]
+    assert [row[0] for row in table if row[-1:] == ["reused"]] == stages
+    for expected in (
+        f"The data lies in {stack.data / 'trial'}",
+        "mlflow-ui",
+        "select iteration",
+        stack.ui_url,
+    ):
+        assert expected in again
+    alone = stack.finish(stack.start("critic-sft", config=str(stack.config), iteration=0))
+    assert alone["state"]["name"] == "Reused"
+
+
+def test_a_second_writer_of_a_run_is_refused_by_name(stack: LocalStack) -> None:
+    with stack.store.lock("locked", "a test that holds it"):
+        refused = stack.finish(stack.start("rollout", config=str(stack.config), run="locked", iteration=0))
+    assert refused["state_type"] == "FAILED"
+    assert "run 'locked' is being written by a test that holds it" in refused["state"]["message"]
+
+
+def test_cancelling_an_iteration_ends_its_child_and_frees_what_it_held(
+    stack: LocalStack, steer: Path
+) -> None:
+    (steer / "wait").touch()
+    (steer / "child").touch()
+    run = stack.start("iteration", config=str(stack.config), run="cancelled")
+    wait_until(lambda: (steer / "child-pid").exists(), 90, "a request under way")
+    assert gpu_holders(stack) == 1
+    stack.prefect("flow-run", "cancel", run)
+    assert stack.finish(run, 60)["state_type"] == "CANCELLED"
+    assert [child["state_type"] for child in stack.children(run)] == ["CANCELLED"]
+    assert flow_processes(stack) == []
+    assert gpu_holders(stack) == 0
+    with stack.store.lock("cancelled", "this test"):
+        assert stack.store.committed("cancelled", "rollout", 0) is None
+    left_behind = int((steer / "child-pid").read_text())
+    wait_until(lambda: not psutil.pid_exists(left_behind), 30, "the end of the stage's own child process")
+
+
+def test_a_killed_stage_leaves_nothing_visible_and_can_be_run_again(stack: LocalStack, steer: Path) -> None:
+    (steer / "wait").touch()
+    (steer / "child").touch()
+    run = stack.start("rollout", config=str(stack.config), run="killed", iteration=0)
+    wait_until(lambda: (steer / "child-pid").exists(), 90, "a request under way")
+    os.kill(int(stack.run(run)["infrastructure_pid"].split(":")[-1]), signal.SIGKILL)
+    assert stack.finish(run, 60)["state_type"] == "CRASHED"
+    assert stack.store.committed("killed", "rollout", 0) is None
+    assert list(stack.data.glob("killed/rollout/**/*.parquet")) == []
+    left_behind = int((steer / "child-pid").read_text())
+    wait_until(lambda: not psutil.pid_exists(left_behind), 30, "the end of the stage's own child process")
+    (steer / "wait").unlink()
+    assert stack.retry(run)["state_type"] == "COMPLETED"
+    committed = stack.store.committed("killed", "rollout", 0)
+    assert committed is not None
+    assert list((stack.data / "killed" / ".staging").iterdir()) == []
+
+
+@pytest.mark.parametrize("parameters", [{"iteration": -1}, {"run": "../elsewhere"}, {"iteratoin": 3}])
+def test_bad_parameters_are_refused_before_anything_runs(
+    stack: LocalStack, parameters: dict[str, object]
+) -> None:
+    with pytest.raises(AssertionError, match=next(iter(parameters))):
+        stack.start("rollout", **parameters)
+
+
+def test_training_chains_iterations_and_goes_on_from_finished_ones(stack: LocalStack) -> None:
+    run = stack.start("training", config=str(stack.config), run="chained", iterations=1)
+    assert stack.finish(run)["state_type"] == "COMPLETED"
+    again = stack.start("training", config=str(stack.config), run="chained", iterations=2)
+    assert stack.finish(again)["state_type"] == "COMPLETED"
+    assert [child["name"] for child in stack.children(again)] == ["iteration-chained-1"]
+    for iteration in (0, 1):
+        evaluated = stack.store.committed("chained", "evaluation", iteration)
+        assert evaluated is not None and evaluated.manifest.tables["evaluations"].rows == 1
+
+
+def test_training_takes_an_algorithm_which_its_iterations_keep_and_stops_at_the_peak(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    config = yaml.safe_load(stack.config.read_text())
+    config["evaluation"]["patience"] = 1
+    file = tmp_path / "patient.yaml"
+    file.write_text(yaml.safe_dump(config))
+    parameters = {"config": str(file), "run": "prompted", "algorithm": "react"}
+    done = stack.finish(stack.start("training", iterations=4, **parameters))
+    # The same policy twice: no evaluation is better than the first.
+    assert done["state_type"] == "COMPLETED"
+    assert done["state"]["message"].startswith("stopped before iteration 2: evaluation.patience 1")
+    assert stack.store.iterations("prompted") == [0, 1]
+    frozen = frozen_config(stack.store, "prompted", 1)
+    assert frozen is not None and frozen.algorithm == "react"
+    assert stack.store.committed("prompted", "rollout", 1) is None
+    other = {"config": str(stack.config), "run": "prompted", "algorithm": "rft"}
+    refused = stack.finish(stack.start("training", iterations=3, **other))
+    assert refused["state_type"] == "FAILED"
+    assert "holds iterations of algorithm react" in refused["state"]["message"]
+    with pytest.raises(AssertionError, match="algorithm"):
+        stack.start("iteration", algorithm="sarsa")

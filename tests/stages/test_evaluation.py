@@ -1,0 +1,127 @@
+"""What an evaluation says beside the success rate: pass^k, and what a player without a model wins."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.config import Config
+from storage.store import Store
+from tasks.environments.base import EnvironmentModelFailed, Step
+from tasks.environments.textarena import TextArena
+from tasks.measures.baseline import Baseline, baseline
+from tasks.runtime.context import StageContext
+from tasks.runtime.stage import Inputs
+from tasks.stages.evaluation import pass_hat
+from tests.support.iterations import Iterate
+from tests.support.rows import episode
+
+
+def test_pass_hat_is_the_chance_that_k_plays_of_a_task_all_succeed() -> None:
+    # task a: 2 of 4 plays succeed; task b: 3 of 3
+    won = {"a": [True, False, True, False], "b": [True, True, True]}
+    plays = [episode(task_id=task, success=one) for task, ones in won.items() for one in ones]
+    # pass^1 = (2/4 + 3/3) / 2; pass^2 = (C(2,2)/C(4,2) + 1) / 2; pass^3 = (0 + 1) / 2; b has no fourth play
+    assert pass_hat(plays) == pytest.approx([0.75, (1 / 6 + 1) / 2, 0.5])
+    assert pass_hat([episode(task_id=task) for task in "abc"]) is None
+    assert pass_hat([]) is None
+
+
+def test_evaluations_repeat_games_and_random_streams_and_rollouts_do_not(
+    make_config: Callable[..., Config], store: Store, iterate: Iterate
+) -> None:
+    def actions(stage: str, iteration: int, run: str) -> list[tuple[str, str]]:
+        made = store.committed(run, stage, iteration)
+        assert made is not None
+        return made.scan("transitions").select("task_id", "raw_action").collect().rows()
+
+    for run in ("first", "second"):
+        config = make_config(run=run, replay={"transitions": 4}, improvement={"states": 2})
+        for _ in range(2):
+            iterate(config)
+    kept = actions("evaluation", 0, "first")
+    # The scripted policy is the same in all of them.
+    assert kept and kept == actions("evaluation", 1, "first") == actions("evaluation", 0, "second")
+    assert actions("rollout", 0, "first") == actions("rollout", 0, "second")
+    assert actions("rollout", 0, "first") != actions("rollout", 1, "first")
+
+
+@pytest.fixture
+def measure(make_config: Callable[..., Config], tmp_path: Path) -> Callable[..., Baseline]:
+    """The baseline of an environment over its first held-out tasks."""
+
+    def run(environment: dict[str, Any], tasks: int = 10, **changes: Any) -> Baseline:
+        config = make_config(environment=environment, **changes)
+        ctx = StageContext(config, "evaluation", 0, Inputs(), tmp_path, tmp_path / "cache")
+        return asyncio.run(baseline(ctx, ctx.environment.tasks("eval")[:tasks]))
+
+    return run
+
+
+def test_random_moves_win_the_number_game_as_often_as_chance_says(measure: Callable[..., Baseline]) -> None:
+    # Six distinct of 20 numbers would win 30%; an invalid move ends some episodes early, repeats waste others.
+    found = measure({"options": {"game": "GuessTheNumber-v0"}}, 40, rollout={"max_steps": 6})
+    assert found.kind == "random" and 0.15 < found.success_rate < 0.33
+    one_move = measure({"options": {"game": "GuessTheNumber-v0"}}, 40, rollout={"max_steps": 1})
+    assert one_move.success_rate == pytest.approx(1 / 20, abs=0.035)
+
+
+def test_random_moves_are_legal_ones_where_the_environment_lists_them(
+    measure: Callable[..., Baseline],
+) -> None:
+    lake = {"name": "frozen_lake", "options": {"maps": 4}}
+    found = measure(lake, rollout={"max_steps": 12})
+    assert found.kind == "random" and 0 < found.success_rate < 1
+
+
+class Idle(TextArena):
+    """A game that is won by the action 'wait', and by nothing else."""
+
+    def __init__(self, no_op: str | None = None) -> None:
+        super().__init__(action_regex=r"\w+")  # no format to draw actions from
+        if no_op is not None:
+            self.no_op = no_op
+
+    async def step(self, action: str) -> Step:
+        return Step("over", done=True, success=action == "wait")
+
+
+def test_doing_nothing_is_the_environments_own_no_op_or_the_empty_action(
+    measure: Callable[..., Baseline],
+) -> None:
+    idle = {"name": "tests.stages.test_evaluation:Idle"}
+    assert measure({**idle, "options": {}}) == Baseline(kind="nothing", success_rate=0.0)
+    assert measure({**idle, "options": {"no_op": "wait"}}) == Baseline(kind="nothing", success_rate=1.0)
+
+
+class Silent(Idle):
+    """A game in which somebody should speak, and can't."""
+
+    async def step(self, action: str) -> Step:
+        raise EnvironmentModelFailed("the line is dead")
+
+
+def test_an_evaluation_stands_without_a_baseline_that_could_not_be_played(
+    measure: Callable[..., Baseline | None], tmp_path: Path
+) -> None:
+    assert measure({"name": "tests.stages.test_evaluation:Silent", "options": {}}) is None
+    assert not (tmp_path / "cache" / "baselines").exists(), "the next evaluation tries again"
+
+
+def test_a_run_measures_it_once_and_can_leave_it_out(
+    make_config: Callable[..., Config], iterate: Iterate, store: Store
+) -> None:
+    config = make_config(algorithm="react")  # evaluates, and nothing else
+    rates = []
+    for _ in range(2):
+        made = next(r.committed for r in iterate(config) if r.committed.manifest.stage == "evaluation")
+        rates.append(made.scan("evaluations").collect()["baseline_success_rate"].item())
+        kept = list((store.root / ".cache" / "baselines").iterdir())
+        assert len(kept) == 1
+        kept[0].write_text('{"kind": "random", "success_rate": 0.125}')
+    assert rates[1] == 0.125, "the second evaluation read what the first had kept"
+    without = iterate(make_config(algorithm="react", evaluation={"baseline": False}))[-1].committed
+    row = without.scan("evaluations").collect().row(0, named=True)
+    assert row["baseline"] is None and row["baseline_success_rate"] is None

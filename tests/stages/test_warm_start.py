@@ -1,0 +1,199 @@
+"""The warm start: demonstrations from random play, the stage that trains on them, and who begins from it."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from schemas.config import Config
+from schemas.load import ConfigError
+from storage.store import Store
+from tasks.environments.guess_number import ROLES, Guess, Span, demonstrations, improved
+from tasks.export.policy import find_policy
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.registry import decide, resolve_inputs, stages_of
+from tasks.runtime.stage import StageFailed
+from tests.support.iterations import Iterate
+
+MakeConfig = Callable[..., Config]
+WARM = {"batch_rows": 4, "micro_batch_rows": 4}
+
+
+@pytest.fixture(scope="module")
+def told() -> pl.DataFrame:
+    return demonstrations(12, seed=0)
+
+
+@pytest.fixture
+def file(told: pl.DataFrame, tmp_path: Path) -> Path:
+    told.head(2).extend(told.filter(role="evaluate").head(1)).write_parquet(tmp_path / "told.parquet")
+    return tmp_path / "told.parquet"
+
+
+def possible(turns: list[dict[str, str]], observation: str) -> list[int]:
+    """The numbers that the hints of a state leave, found by trying all."""
+    seen = [*(turn["observation"] for turn in turns[1:]), observation] if turns else []
+    guesses = [int(re.search(r"\[(\d+)\]", turn["answer"])[1]) for turn in turns]  # type: ignore[index]
+    hints = list(zip(guesses, seen, strict=True))
+    return [n for n in range(1, 21) if all((n > g) == ("higher" in hint) and n != g for g, hint in hints)]
+
+
+def test_what_demonstrations_say_of_random_play_is_true(told: pl.DataFrame) -> None:
+    assert told["role"].value_counts().rows() != [] and set(told["role"]) == set(ROLES)
+    assert set(told.group_by("role").len()["len"]) == {12}
+    for row in told.iter_rows(named=True):
+        left = possible(row["turns"], row["observation"])
+        span = f"{left[0]} to {left[-1]}"
+        if row["role"] in ("policy", "refine"):
+            assert row["thought"] == f"It can be {span}. I guess {row['answer'][1:-1]}."
+        if row["role"] == "refine":
+            assert int(row["answer"][1:-1]) in left
+            assert not any(tried["optimal"] for tried in row["attempts"])
+        if row["role"] in ("predict", "bootstrap"):
+            guess = int(re.search(r"\[(\d+)\]", row["action_text"])[1])  # type: ignore[index]
+            assert ("not possible" in row["thought"]) == (guess not in left)
+        if row["role"] == "evaluate":
+            guess = int(re.search(r"\[(\d+)\]", row["action_text"])[1])  # type: ignore[index]
+            worst = {n: max(sum(m < n for m in left), sum(m > n for m in left)) for n in left}
+            assert row["optimal"] == (guess in left and worst[guess] == min(worst.values()))
+
+
+def test_a_backup_tells_one_guess_more_than_the_forecast_it_was_given(told: pl.DataFrame) -> None:
+    backups = told.filter(pl.col("role") == "bootstrap", pl.col("next_future").is_not_null())
+    assert backups.height
+    for later, now, seen in backups.select("next_future", "answer", "next_observation").iter_rows():
+        assert ("higher" if "higher" in seen else "lower") in now
+        more = re.search(r"found after (\d+) more", now)
+        after = re.search(r"found after (\d+) more", later)
+        if more:
+            assert (int(after[1]) if after else 0) == int(more[1]) - 1
+        else:
+            assert "failure" in later and "failure" in now
+
+
+def test_critiques_by_hand() -> None:
+    def judged(number: int) -> tuple[bool, str]:
+        return Guess((), "", Span(5, 11), number, "", None, False, 0).judgement
+
+    assert judged(8) == (True, "8 is possible and leaves 3 at most.")
+    assert judged(5) == (False, "5 may leave 6 numbers. Guess nearer the middle of 5 to 11.")
+    assert judged(12) == (False, "12 was ruled out by the hints. Guess from 5 to 11.")
+
+
+def test_random_play_is_random(told: pl.DataFrame) -> None:
+    ruled_out = [
+        int(row["answer"][1:-1]) not in possible(row["turns"], row["observation"])
+        for row in demonstrations(60, seed=1).filter(role="policy").iter_rows(named=True)
+    ]
+    assert 10 < sum(ruled_out) < 60, "many guesses are such as no sensible player makes"
+
+
+def test_iteration_zero_begins_from_the_warm_start_and_everything_follows_from_it(
+    make_config: MakeConfig, store: Store, iterate: Iterate, file: Path
+) -> None:
+    config = make_config(warm_start={"file": str(file), **WARM})
+    check_config(config, store.root)
+    assert stages_of(config, 0)[0] == "warm-start" and "warm-start" not in stages_of(config, 1)
+    made = {r.committed.manifest.stage: r.committed for r in iterate(config)}
+    warm = made["warm-start"].manifest.adapters["warm_start"]
+    assert set(made["warm-start"].manifest.tables) == {"demonstrations", "training_rows", "training_steps"}
+    rows = made["warm-start"].scan("training_rows").collect()
+    assert rows["source_table"].to_list() == ["demonstrations"] * 3 and set(rows["role"]) == {"demonstration"}
+    ids = made["warm-start"].scan("demonstrations").collect()["demonstration_id"]
+    assert set(rows["source_id"]) == set(ids)
+    for stage, use in (
+        ("rollout", "policy"), ("bellman-targets", "policy"), ("bellman-targets", "target"),
+        ("cot-correction", "target"), ("critic-sft", "start"), ("critic-sft", "target"),
+    ):  # fmt: skip
+        assert made[stage].manifest.fingerprint_inputs.models[use] == warm.digest, (stage, use)
+    # The same demonstrations elsewhere are the same warm start; others are another one.
+    moved = file.rename(file.with_name("moved.parquet"))
+    assert decide(
+        store, make_config(warm_start={"file": str(moved), **WARM}), "warm-start", 0, frozen=False
+    ).reuse
+    pl.read_parquet(moved).head(1).write_parquet(file)
+    assert not decide(store, config, "warm-start", 0, frozen=False).reuse
+
+
+def test_separate_parameters_evaluate_and_refine_with_the_warm_start(
+    make_config: MakeConfig, store: Store, iterate: Iterate, file: Path
+) -> None:
+    config = make_config(warm_start={"file": str(file), **WARM}, parameters="separate")
+    made = {r.committed.manifest.stage: r.committed for r in iterate(config)}
+    warm = made["warm-start"].manifest.adapters["warm_start"].digest
+    critique = made["critique"].manifest.fingerprint_inputs.models
+    assert (critique["actor"], critique["refiner"]) == (warm, warm)
+    assert made["policy-distillation"].manifest.fingerprint_inputs.models["start"] == warm
+
+
+def test_react_evaluates_the_warm_start(
+    make_config: MakeConfig, store: Store, iterate: Iterate, file: Path
+) -> None:
+    config = make_config(warm_start={"file": str(file), **WARM}, algorithm="react")
+    warm, evaluated = (r.committed.manifest for r in iterate(config))
+    assert evaluated.fingerprint_inputs.models["policy"] == warm.adapters["warm_start"].digest
+    assert resolve_inputs(store, config, "evaluation", 1).adapters["policy"] is not None
+    policy = find_policy(store, "trial")
+    assert policy.adapter is not None and policy.adapter.version == warm.adapters["warm_start"].version
+
+
+def test_rows_that_are_no_answer_of_their_role_are_kept_with_the_reason(
+    make_config: MakeConfig, store: Store, iterate: Iterate, told: pl.DataFrame, tmp_path: Path
+) -> None:
+    spoilt = told.head(3).with_columns(answer=pl.Series(["[5]", "[50]", "five"]))
+    evaluate = told.filter(role="evaluate").head(1).with_columns(optimal=pl.lit(None, pl.Boolean))
+    (tmp_path / "f").mkdir()
+    spoilt.extend(evaluate).write_parquet(tmp_path / "f" / "spoilt.parquet")
+    config = make_config(
+        warm_start={"file": str(tmp_path / "f" / "spoilt.parquet"), **WARM}, algorithm="react"
+    )
+    warm = iterate(config)[0].committed
+    rows = warm.scan("demonstrations").select("status", "error").collect().rows()
+    assert [status for status, _ in rows] == ["ok", "unusable", "unusable", "unusable"]
+    assert "'[50]' is no action of the environment" in rows[1][1]
+    assert rows[3][1] == "optimal is empty; a demonstration of role evaluate needs it"
+    assert warm.manifest.tables["training_rows"].rows == 1
+
+    spoilt.tail(3).write_parquet(tmp_path / "f" / "worse.parquet")
+    worse = make_config(
+        run="worse", warm_start={"file": str(tmp_path / "f" / "worse.parquet"), **WARM}, algorithm="react"
+    )
+    with pytest.raises(StageFailed, match=r"no demonstration can be trained on; the first: answer: '\[50\]'"):
+        iterate(worse)
+
+
+def test_a_file_that_is_none_is_refused_before_anything_runs(
+    make_config: MakeConfig, store: Store, told: pl.DataFrame, tmp_path: Path
+) -> None:
+    path = tmp_path / "told.parquet"
+
+    def refused(match: str) -> None:
+        with pytest.raises(ConfigError, match=match):
+            check_config(make_config(warm_start={"file": str(path)}), store.root)
+
+    refused(r"warm_start.file: .*told.parquet: can't be read as Parquet")
+    path.write_text("no parquet")
+    refused("can't be read as Parquet")
+    told.drop("answer").write_parquet(path)
+    refused("column answer is missing")
+    told.with_columns(reward=pl.lit("1")).write_parquet(path)
+    refused("column reward is String, and must be Float64")
+
+
+def test_a_warm_start_that_is_not_configured_says_what_to_do(make_config: MakeConfig, store: Store) -> None:
+    with pytest.raises(StageFailed, match=r"warm_start\.file .* `nlac demonstrate FILE`"):
+        resolve_inputs(store, make_config(), "warm-start", 0)
+    with pytest.raises(StageFailed, match="iteration 0, not 1"):
+        resolve_inputs(store, make_config(warm_start={"file": "x.parquet"}), "warm-start", 1)
+
+
+def test_advice_is_taken_without_being_optimal_play() -> None:
+    import random
+
+    ruled_out = Guess((), "", Span(5, 11), 12, "", None, False, 0)
+    lopsided = Guess((), "", Span(5, 11), 5, "", None, False, 0)
+    drawn = [random.Random(n) for n in range(40)]
+    assert {improved(ruled_out, stream) for stream in drawn} == set(range(5, 12))
+    assert {improved(lopsided, stream) for stream in drawn} == {6, 7, 8, 9, 10}

@@ -1,0 +1,164 @@
+"""The artifact store: all of a stage or nothing, whatever happens; damage is named; one writer a run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from schemas.rows import Priority
+from storage.store import RunLocked, Store, StoreError, read_manifest
+from storage.verify import verify
+from tests.support.committed import commit_rows
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from storage.store import Store
+from tests.support.committed import commit_rows
+from tests.storage.test_store import rows
+store = Store(Path(sys.argv[1]))
+print("begun", flush=True)
+for number in range(10_000):
+    commit_rows(store, "critic-sft", 0, {"priorities": rows(2000)}, inputs={"n": str(number)})
+"""
+
+
+def rows(count: int) -> list[Priority]:
+    return [
+        Priority(
+            run="trial", iteration=0, transition_id=f"t{n}", priority=1.0, priority_kind="nll", critic_logprob=-1.0,
+            description_tokens=2,
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def test_what_was_committed_is_current_and_whole(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    committed = commit_rows(store, "critic-sft", 0, {"priorities": rows(3)})
+    found = store.committed("trial", "critic-sft", 0)
+    assert found == committed
+    found.check(content=True)
+    assert found.scan("priorities").collect().height == 3
+    assert found.manifest.tables["priorities"].rows == 3
+    assert verify(store) == []
+    assert not list((tmp_path / "trial" / ".staging").iterdir())
+
+
+def test_a_committed_folder_is_never_overwritten(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    commit_rows(store, "critic-sft", 0, {"priorities": rows(3)})
+    with pytest.raises(StoreError, match="never overwritten"):
+        commit_rows(store, "critic-sft", 0, {"priorities": rows(4)})
+    assert store.committed("trial", "critic-sft", 0).scan("priorities").collect().height == 3
+    assert (
+        store.next_attempt(
+            "trial", "critic-sft", 0, store.current("trial", 0).stages["critic-sft"].fingerprint
+        )
+        == 2
+    )
+
+
+def test_a_folder_not_yet_named_current_is_found_and_adopted(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = commit_rows(store, "critic-sft", 0, {"priorities": rows(3)})
+    (store.iteration_dir("trial", 0) / "current.json").unlink()  # the process died between rename and naming
+    assert store.committed("trial", "critic-sft", 0) is None
+    found = store.find("trial", "critic-sft", 0, made.manifest.fingerprint)
+    assert found is not None
+    store.adopt(found)
+    assert store.committed("trial", "critic-sft", 0) == found
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.11, 0.23])
+def test_sigkill_at_any_instant_leaves_nothing_half_written(tmp_path: Path, delay: float) -> None:
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    assert writer.stdout is not None and writer.stdout.readline() == b"begun\n"
+    time.sleep(delay)
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    store = Store(tmp_path)
+    assert verify(store) == []
+    for manifest in tmp_path.glob("trial/critic-sft/*/*/manifest.json"):
+        assert read_manifest(manifest.parent).tables["priorities"].rows == 2000
+    with store.lock("trial", "the next run"):
+        assert not list((tmp_path / "trial" / ".staging").glob("*"))
+
+
+def test_a_killed_writer_was_really_writing(tmp_path: Path) -> None:
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    assert writer.stdout is not None and writer.stdout.readline() == b"begun\n"
+    deadline = time.monotonic() + 30
+    while not list(tmp_path.glob("trial/.staging/*/*.parquet")) and time.monotonic() < deadline:
+        pass
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    assert list(tmp_path.glob("trial/.staging/*"))  # half-written, and not visible
+    assert verify(Store(tmp_path)) == []
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
+def test_damage_to_a_file_is_reported_by_name(tmp_path: Path, damage: str) -> None:
+    store = Store(tmp_path)
+    committed = commit_rows(store, "critic-sft", 0, {"priorities": rows(300)})
+    path = committed.path / "priorities.parquet"
+    content = path.read_bytes()
+    if damage == "truncate":
+        path.write_bytes(content[:-7])
+    elif damage == "flip":
+        path.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+    else:
+        path.unlink()
+    (fault,) = verify(store)
+    assert str(path) in fault and "force=true" in fault
+    if damage != "flip":
+        with pytest.raises(StoreError, match=r"priorities\.parquet"):
+            committed.check(content=False)
+
+
+def test_a_broken_manifest_is_reported_by_name_and_not_used(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    committed = commit_rows(store, "critic-sft", 0, {"priorities": rows(3)})
+    (committed.path / "manifest.json").write_text('{"fingerprint": "')
+    with pytest.raises(StoreError, match=r"manifest\.json: broken manifest"):
+        store.committed("trial", "critic-sft", 0)
+    assert len(verify(store)) == 1
+
+
+def test_a_second_writer_is_refused_by_name_and_a_child_is_let_in(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.lock("trial", "run-1 (nlac/iteration)"):
+        with (
+            pytest.raises(RunLocked, match=r"run-1 \(nlac/iteration\)"),
+            store.lock("trial", "run-2 (nlac/rollout)"),
+        ):
+            pass
+        with store.lock("trial", "run-3 (nlac/rollout)", within="run-1"):
+            assert store.lock_holder("trial").startswith("run-1")
+        with store.lock("another", "run-4"):
+            pass
+    with store.lock("trial", "run-5"):
+        assert json.loads((tmp_path / "trial" / ".lock.json").read_text())["holder"] == "run-5"
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, signal; from pathlib import Path; from storage.store import Store\n"
+        "with Store(Path(sys.argv[1])).lock('trial', 'doomed'): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    with Store(tmp_path).lock("trial", "next"):
+        pass

@@ -1,0 +1,141 @@
+"""A real stack (`nlac up`), as a user and a test see it."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from flows.stack.control import read_stack
+from flows.stack.environment import client_environment
+from schemas.load import PROJECT_ROOT
+from storage.store import Store
+
+CONFIG: dict[str, Any] = {
+    "engines": {"rules": {"backend": "scripted", "rules": "tests.support.steered_rules:steered"}},
+    "roles": {
+        role: {"engine": "rules", "structured": role in ("policy", "evaluate", "refine")}
+        for role in ("policy", "predict", "bootstrap", "correct", "evaluate", "refine")
+    },
+    "rollout": {"episodes": 3, "max_steps": 4},
+    "replay": {"transitions": 8},
+    "improvement": {"states": 4},
+    "critic": {"batch_rows": 8},
+    "policy": {"batch_rows": 8},
+    "evaluation": {"episodes": 2},
+}
+
+# How often the server writes what it is told of tasks (PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL), and a
+# little longer.
+RECORDED_SECONDS = 5 + 1
+
+
+@dataclass
+class LocalStack:
+    """The running stack, as a user and a test see it."""
+
+    data: Path
+    home: Path
+    steer: Path
+    config: Path
+    environment: dict[str, str]
+    up_said: str = ""
+
+    @property
+    def api_url(self) -> str:
+        stack = read_stack(self.data)
+        assert stack is not None
+        return stack.api_url
+
+    @property
+    def ui_url(self) -> str:
+        return self.api_url.removesuffix("/api")
+
+    @property
+    def options(self) -> list[str]:
+        return ["--data", str(self.data), "--config", str(self.config)]
+
+    @property
+    def store(self) -> Store:
+        return Store(self.data)
+
+    def nlac(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run `nlac`, as a user with an own Prefect profile would."""
+        command = [sys.executable, "-m", "flows.cli", *arguments]
+        done = subprocess.run(command, cwd=PROJECT_ROOT, env=self.environment, capture_output=True, text=True)
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def prefect(self, *arguments: str) -> str:
+        """Run a plain `prefect` command against the stack."""
+        environment = client_environment(self.data, self.api_url)
+        done = subprocess.run(
+            [sys.executable, "-m", "prefect", *arguments],
+            cwd=PROJECT_ROOT, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def api(self, path: str, body: object = None) -> Any:
+        """Ask the Prefect API."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.api_url + path, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+
+    def start(self, deployment: str, **parameters: object) -> str:
+        """Start a deployment with a plain command; gives the flow run's id."""
+        said = self.prefect("deployment", "run", f"nlac/{deployment}", "--params", json.dumps(parameters))
+        return said.split("UUID:")[1].split()[0]
+
+    def run(self, flow_run: str) -> dict[str, Any]:
+        """A flow run."""
+        return dict(self.api(f"/flow_runs/{flow_run}"))
+
+    def finish(self, flow_run: str, seconds: float = 300) -> dict[str, Any]:
+        """Wait for a flow run's end."""
+        final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        wait_until(lambda: self.run(flow_run)["state_type"] in final, seconds, f"the end of {flow_run}")
+        return self.run(flow_run)
+
+    def retry(self, flow_run: str, seconds: float = 180) -> dict[str, Any]:
+        """Retry a flow run as a user would, and wait for the second attempt's end.
+
+        The first attempt's process must be gone: Prefect calls the run crashed when a process ends with an error, also
+        where a retry was scheduled between the run's failure and its process's end.
+        """
+        process = int(self.run(flow_run)["infrastructure_pid"].split(":")[-1])
+        wait_until(lambda: not psutil.pid_exists(process), 60, f"the end of process {process}")
+        self.prefect("flow-run", "retry", flow_run)
+        deadline = time.monotonic() + seconds
+        while (now := self.run(flow_run))["run_count"] < 2:
+            assert time.monotonic() < deadline, f"no second attempt within {seconds:.0f} s: {now['state']}"
+            time.sleep(0.2)
+        return self.finish(flow_run)
+
+    def children(self, flow_run: str) -> list[dict[str, Any]]:
+        """Flow runs it started, oldest first."""
+        wanted = {"flow_runs": {"parent_flow_run_id": {"any_": [flow_run]}}, "sort": "START_TIME_ASC"}
+        return list(self.api("/flow_runs/filter", wanted))
+
+    def steps(self, flow_run: str) -> list[tuple[int, str, str]]:
+        """Its tasks that stand for stages, oldest first: (attempt, stage, state name)."""
+        time.sleep(RECORDED_SECONDS)
+        runs = self.api("/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200})
+        ours = [r for r in runs if not r["task_key"].startswith("prefect.")]
+        ours.sort(key=lambda r: r["start_time"])
+        return [(r["flow_run_run_count"], r["name"], r["state"]["name"]) for r in ours]
+
+
+def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
+    """Poll a condition; fails the test when it does not come true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"
+        time.sleep(0.2)
