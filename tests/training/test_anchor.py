@@ -14,7 +14,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from tests.support.tiny_rows import critic, policy
 from torch import nn
 
 from schemas.config import AnchorSection, ModelSection, TrainingSection
@@ -28,6 +27,7 @@ from tasks.training.records import TrainingResult
 from tasks.training.step import take_step
 from tasks.training.trainable import Trainable, make_trainable
 from tasks.training.trainer import train
+from tests.support.tiny_rows import critic, policy
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=2, learning_rate=0.01)
 CRITICS, POLICIES = [critic(i, 0.2 + i / 10) for i in range(6)], [policy(i) for i in range(3)]

@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.tiny_rows import critic, policy
 
 from tasks.chat.tokenizers import ChatTokenizer
 from tasks.training.data import TooLong, encode, plan_batches
+from tests.support.tiny_rows import critic, policy
 
 
 def test_the_label_is_the_segments_tokens_and_the_end_of_turn(chat: ChatTokenizer) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.support.tiny_rows import CRITICS, by_hand, train_tiny
 from transformers import AutoModelForCausalLM
 
 from schemas.config import ModelSection, TrainingSection
@@ -16,6 +15,7 @@ from tasks.engines.protocol import Adapter
 from tasks.training.adapters import adapter_digest
 from tasks.training.data import encode
 from tasks.training.records import TrainingError, TrainingResult
+from tests.support.tiny_rows import CRITICS, by_hand, train_tiny
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=2, learning_rate=0.003)
 FILES = ["config.json", "generation_config.json", "model.safetensors"]

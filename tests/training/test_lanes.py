@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.support.tiny_rows import close, critic, encoded, gradients, policy
 
 from schemas.config import TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
@@ -13,6 +12,7 @@ from tasks.training.loss import label_logprobs
 from tasks.training.optimizer import Optimizer
 from tasks.training.step import take_step
 from tasks.training.trainable import Trainable
+from tests.support.tiny_rows import close, critic, encoded, gradients, policy
 
 
 def test_lanes_give_the_losses_and_gradients_of_one_lane_and_the_same_bytes_each_time(

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.support.tiny_rows import by_hand, close, critic, encoded, gradients, policy
 
 from schemas.config import ModelSection, TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
@@ -17,6 +16,7 @@ from tasks.training.loss import VocabularyLosses, label_logprobs, row_coefficien
 from tasks.training.optimizer import Optimizer
 from tasks.training.step import take_step
 from tasks.training.trainable import Trainable
+from tests.support.tiny_rows import by_hand, close, critic, encoded, gradients, policy
 
 
 def test_label_logprobs_are_those_of_the_full_logits_whatever_the_padding_and_shared_beginning(

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.support.tiny_rows import CRITICS, POLICIES, train_tiny
 
 from schemas.config import AnchorSection, ModelSection, TrainerSection, TrainingSection
 from tasks.training.adapters import WEIGHTS
 from tasks.training.launch import train_in_processes
 from tasks.training.processes import Processes
 from tasks.training.records import StepRecord, TrainingError, TrainingResult
+from tests.support.tiny_rows import CRITICS, POLICIES, train_tiny
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=1, learning_rate=0.01, epochs=2)
 ANCHORED = AnchorSection(kl=0.1)

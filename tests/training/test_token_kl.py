@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.support.tiny_rows import by_hand, critic, gradients, policy
 
 from schemas.config import ModelSection, TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
@@ -16,6 +15,7 @@ from tasks.training.optimizer import Optimizer
 from tasks.training.records import TrainingError
 from tasks.training.step import take_step
 from tasks.training.trainable import Trainable, make_trainable
+from tests.support.tiny_rows import by_hand, critic, gradients, policy
 
 
 @pytest.fixture

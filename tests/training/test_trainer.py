@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.support.tiny_rows import CRITICS, POLICIES, by_hand, policy, train_tiny
 
 from schemas.config import ModelSection, TrainingSection
 from schemas.rows import Row, TrainingStep
@@ -19,6 +18,7 @@ from tasks.training.data import encode
 from tasks.training.model import load_base
 from tasks.training.records import NothingToTrain, StepRecord, TrainingError, TrainingResult
 from tasks.training.trainable import make_trainable
+from tests.support.tiny_rows import CRITICS, POLICIES, by_hand, policy, train_tiny
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=2, learning_rate=0.01)
 
