@@ -34,7 +34,7 @@ from tasks.runtime.progress import Progress, ProgressState
 from tasks.runtime.stage import Inputs
 from tasks.stages import rollout
 
-CONFIG = "configs/guess_number_smollm2.yaml"
+CONFIG = "configs/proofs/guess_number_smollm2.yaml"
 BAR = 0.95
 
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.learning.guess_number [--minutes 60] [--data DIR]
 
-Runs configs/guess_number_smollm2.yaml in this process through the program's own stages: demonstrations from random
-play, the warm start, its policy evaluated (algorithm react), then as many iterations as are begun before the minutes
+Runs configs/proofs/guess_number_smollm2.yaml in this process through the program's own stages: demonstrations from
+random play, the warm start, its policy evaluated (algorithm react), then as many iterations as are begun before the minutes
 are over, evaluations included; started again, it goes on. Each policy plays the same games with the same seeds. What
 is printed, and written to benchmarks/out/guess_number.json, is a table without bars.
 """
@@ -31,7 +31,7 @@ from tasks.environments.guess_number_measures import possible_share
 from tasks.pipeline.iterations import run_iteration, run_stages
 from tasks.pipeline.registry import stages_of
 
-CONFIG = "configs/guess_number_smollm2.yaml"
+CONFIG = "configs/proofs/guess_number_smollm2.yaml"
 ROWS = 160  # demonstrations of each role
 
 

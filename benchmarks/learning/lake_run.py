@@ -40,7 +40,7 @@ from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Inputs
 from tasks.text.formats import write_action
 
-CONFIG = PROJECT_ROOT / "configs" / "frozen_lake.yaml"
+CONFIG = PROJECT_ROOT / "configs" / "proofs" / "frozen_lake.yaml"
 RANKED_MAPS = 24
 RANKED_FUTURES = 8  # of an action, whatever k a run trains with
 

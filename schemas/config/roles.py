@@ -1,5 +1,6 @@
 """Who plays which role, and in which environment."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
@@ -8,7 +9,9 @@ from schemas.config.base import NonNegative, Section
 
 
 class RoleSection(Section):
-    """How one role is played."""
+    """How one role is played. `roles.all` gives fields to all six roles at once; a role's own fields come over it. The
+    defaults that differ by role hold for a role of which neither gives any field; otherwise temperature is 1,
+    max_tokens 96, structured false and line_chars 80 unless given."""
 
     engine: str = Field("local", description="name of an engine under `engines`")
     temperature: NonNegative = Field(1.0, description="0 is greedy")
@@ -57,6 +60,18 @@ class RolesSection(Section):
     correct: RoleSection = RoleSection(temperature=0.5, max_tokens=32)
     evaluate: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True, line_chars=100)
     refine: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True, line_chars=60)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_all(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or "all" not in given:
+            return given
+        if not isinstance(given["all"], Mapping):
+            raise ValueError("all: must hold fields of a role, for instance {engine: local}")
+        own: dict[str, Any] = {role: {} for role in cls.model_fields} | {
+            k: v for k, v in given.items() if k != "all"
+        }
+        return {k: {**given["all"], **v} if isinstance(v, Mapping) else v for k, v in own.items()}
 
     @model_validator(mode="after")
     def _policy_alone_calls(self) -> "RolesSection":

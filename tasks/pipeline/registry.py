@@ -116,7 +116,7 @@ def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> 
     if stage == "rollout" and _imported(store, config.run, iteration):
         raise StageFailed(
             f"iteration {iteration} of run '{config.run}' holds imported episodes, which playing would replace; train "
-            "on them with a configuration that has rollout: none (configs/logged.yaml), or play in another run"
+            "on them with a configuration that has rollout: none (configs/examples/logged.yaml), or play in another run"
         )
 
     def committed(needed: str, at: int) -> Committed:

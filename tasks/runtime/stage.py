@@ -171,7 +171,7 @@ class Resolver:
             raise StageFailed(
                 f"run '{self.config.run}' holds episodes of environment {name} (iteration "
                 f"{rollout.manifest.iteration}), and environment.name is {here}; name the configuration that they are "
-                "for (imported ones: configs/logged.yaml), or another run"
+                "for (imported ones: configs/examples/logged.yaml), or another run"
             )
 
     def last(self, stage: str, iteration: int) -> list[Committed]:

@@ -107,7 +107,7 @@ def test_futures_of_self_distillation_are_what_the_environment_does_next(
 def test_self_distillation_trains_and_plays_its_own_policy(
     store: Store, iterate: Iterate, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    content = load_config(PROJECT_ROOT / "configs" / "frozen_lake.yaml").model_dump()
+    content = load_config(PROJECT_ROOT / "configs" / "proofs" / "frozen_lake.yaml").model_dump()
     content["model"]["name"] = str(make_word_model(tmp_path_factory.mktemp("words"), seed=0))
     content["environment"]["options"]["maps"] = 4
     content["rollout"] |= {"episodes": 6, "first_episodes": 9, "uniform_until": 1}

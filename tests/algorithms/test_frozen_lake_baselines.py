@@ -29,7 +29,7 @@ def lake(tmp_path: Path) -> Callable[..., Config]:
     """The shipped configuration, small, with a critic that learns its format in one iteration."""
 
     def make(algorithm: str, uniform_until: int = 1, **improvement: Any) -> Config:
-        content = load_config(PROJECT_ROOT / "configs" / "frozen_lake.yaml").model_dump()
+        content = load_config(PROJECT_ROOT / "configs" / "proofs" / "frozen_lake.yaml").model_dump()
         content["algorithm"] = algorithm
         content["model"]["name"] = str(make_word_model(tmp_path / "model", seed=0))
         content["environment"]["options"]["maps"] = 2

@@ -45,7 +45,7 @@ def test_a_sound_environment_ends_with_code_0() -> None:
 
 
 def test_options_come_from_a_configuration_and_single_ones_replace_them() -> None:
-    shipped = str(PROJECT_ROOT / "configs" / "frozen_lake.yaml")
+    shipped = str(PROJECT_ROOT / "configs" / "proofs" / "frozen_lake.yaml")
     said = env("validate", "frozen_lake", "--config", shipped, "--option", "maps=4")
     assert (said.exit_code, said.stdout) == (0, "frozen_lake: no fault (43 train tasks, 4 eval tasks)\n")
     other = env("validate", "math", "--config", shipped)

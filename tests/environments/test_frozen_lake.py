@@ -189,7 +189,7 @@ def test_every_template_renders_in_few_words() -> None:
 
 
 def test_the_shipped_configuration_uses_the_lake_and_its_rules() -> None:
-    config = load_config("configs/frozen_lake.yaml")
+    config = load_config("configs/proofs/frozen_lake.yaml")
     assert isinstance(make_environment(config.environment), FrozenLake)
     assert config.target_moved(60) > 0.5
 

@@ -328,7 +328,7 @@ def test_a_model_is_asked_about_the_object_and_one_question_alone() -> None:
 
 
 def test_the_configuration_says_who_answers(tmp_path: Path) -> None:
-    shipped = load_config(PROJECT_ROOT / "configs" / "twenty_questions_smollm2.yaml")
+    shipped = load_config(PROJECT_ROOT / "configs" / "examples" / "twenty_questions_smollm2.yaml")
     assert isinstance(make_environment(shipped.environment), TwentyQuestions)
     content = shipped.model_dump()
     content["engines"] = {"local": {"backend": "scripted", "rules": "tests.support.question_rules:player"}}

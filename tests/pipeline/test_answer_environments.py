@@ -42,7 +42,7 @@ def test_an_iteration_of_mathematics_distils_right_answers(
     make_config: Callable[..., Config], iterate: Iterate, store: Store, tmp_path: Path
 ) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed: pip install -e '.[math]'")
-    section = load_config(PROJECT_ROOT / "configs" / "math_smollm2.yaml").environment
+    section = load_config(PROJECT_ROOT / "configs" / "examples" / "math_smollm2.yaml").environment
     environment = section.model_copy(update={"options": {"problems": write_sums(tmp_path)}})
     config = make_config(
         RULES, environment=environment.model_dump(), rollout={"episodes": 12}, evaluation={"repeats": 4}
@@ -67,7 +67,7 @@ def test_an_iteration_of_a_generated_task_takes_the_packages_score_as_reward(
     pytest.importorskip(
         "reasoning_gym", reason="reasoning-gym is not installed: pip install -e '.[reasoning-gym]'"
     )
-    section = load_config(PROJECT_ROOT / "configs" / "reasoning_gym_smollm2.yaml").environment
+    section = load_config(PROJECT_ROOT / "configs" / "examples" / "reasoning_gym_smollm2.yaml").environment
     short = {"min_terms": 2, "max_terms": 2, "min_digits": 3, "max_digits": 3}
     environment = section.model_copy(update={"options": {"task": "chain_sum", "config": short}})
     config = make_config(RULES, environment=environment.model_dump(), rollout={"episodes": 12})

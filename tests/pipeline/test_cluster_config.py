@@ -14,7 +14,7 @@ from tasks.pipeline.registry import ALGORITHMS, STAGES
 from tasks.pipeline.runner import StageResult
 from tests.support.iterations import Iterate
 
-FILE = PROJECT_ROOT / "configs" / "qwen2.5-7b-vllm.yaml"
+FILE = PROJECT_ROOT / "configs" / "cluster" / "qwen2.5-7b-vllm.yaml"
 
 
 def shrunk(**changes: object) -> Config:

@@ -28,7 +28,7 @@ def lake(word_model: Path) -> Callable[..., Config]:
     """The shipped configuration with sizes for a test."""
 
     def make(**changes: Any) -> Config:
-        content = load_config(PROJECT_ROOT / "configs" / "frozen_lake.yaml").model_dump()
+        content = load_config(PROJECT_ROOT / "configs" / "proofs" / "frozen_lake.yaml").model_dump()
         content["model"]["name"] = str(word_model)
         content["environment"]["options"]["maps"] = 4
         content["rollout"] |= {"episodes": 6, "first_episodes": 9, "uniform_until": 1}

@@ -110,7 +110,7 @@ def test_a_game_for_two_without_an_opponent_is_refused(arena: Callable[..., Conf
 
 def test_the_shipped_configurations_play_what_they_say() -> None:
     for file, game in (("textarena.yaml", "TowerOfHanoi-v0"), ("textarena_opponent.yaml", "TicTacToe-v0")):
-        config = load_config(PROJECT_ROOT / "configs" / file)
+        config = load_config(PROJECT_ROOT / "configs" / "examples" / file)
         environment = make_environment(config.environment)
         assert environment.name == f"textarena/{game}"
         assert all(getattr(config.roles, role).engine in config.engines for role in ROLES)

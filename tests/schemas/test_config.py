@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from schemas.config import Config
+from schemas.config import Config, RolesSection
 from schemas.load import PROJECT_ROOT, ConfigError, data_root, dump_config, load_config
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.plan import plan
@@ -17,7 +17,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("file", sorted((PROJECT_ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
+@pytest.mark.parametrize("file", sorted((PROJECT_ROOT / "configs").rglob("*.yaml")), ids=lambda p: p.name)
 def test_shipped_configurations_load_and_dump_to_themselves(file: Path, tmp_path: Path) -> None:
     config = load_config(file)
     assert load_config(write(tmp_path, dump_config(config))) == config
@@ -35,6 +35,10 @@ def test_shipped_configurations_load_and_dump_to_themselves(file: Path, tmp_path
         ("run: [", "not valid YAML"),
         ("- a", "must hold fields"),
         ("roles: {policy: {engine: cloud}}", "roles.policy.engine: no engine 'cloud'"),
+        ("roles: {all: {engine: cloud}}", "roles.policy.engine: no engine 'cloud'"),
+        ("roles: {all: local}", "roles: all: must hold fields of a role"),
+        ("roles: {all: {}, acts: {}}", "roles.acts: unknown field"),
+        ("roles: {all: {}, policy: local}", "roles.policy: .*'local'"),
         ("engines: {local: {backend: openai}}", "engines.local: backend openai needs base_url"),
         ("engines: {local: {serve: {}}}", "serve belongs to backend openai, not transformers"),
         ("engines: {local: {backend: openai, serve: {}, model: m}}", "remove model"),
@@ -48,6 +52,18 @@ def test_shipped_configurations_load_and_dump_to_themselves(file: Path, tmp_path
 def test_a_bad_field_is_named_with_its_remedy(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load_config(write(tmp_path, text))
+
+
+def test_fields_of_all_roles_are_given_once_and_a_role_s_own_come_over_them(tmp_path: Path) -> None:
+    text = "roles: {all: {top_p: 0.9, max_tokens: 7}, predict: {max_tokens: 8, structured: true}}"
+    config = load_config(write(tmp_path, text))
+    assert {role: (section.top_p, section.max_tokens) for role, section in config.roles} == {
+        role: (0.9, 8 if role == "predict" else 7) for role in RolesSection.model_fields
+    }
+    assert config.roles.predict.structured and not config.roles.policy.structured
+    assert "all" not in yaml.safe_load(dump_config(config))["roles"]
+    unnamed = load_config(write(tmp_path, "roles: {predict: {max_tokens: 8}}")).roles.policy
+    assert unnamed == Config().roles.policy
 
 
 def test_a_missing_file_is_named() -> None:
