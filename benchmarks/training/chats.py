@@ -5,17 +5,20 @@ The last third of the questions is asked at once, and their answers are the comp
 
 import random
 from itertools import cycle
+from typing import TYPE_CHECKING
 
 from schemas.config import AnchorSection
-from tasks.chat.tokenizers import ChatTokenizer
 from tasks.datasets.chats import Conversation, chat_file, load_conversations
 from tasks.engines.protocol import Message
 from tasks.training.data import Example, encode
 
+if TYPE_CHECKING:
+    from tasks.chat.tokenizers import ChatTokenizer
+
 SHORTEST, LONGEST = 150, 350  # tokens, chat template included
 
 
-def make_chats(number: int, tokenizer: ChatTokenizer, seed: int = 0) -> list[Example]:
+def make_chats(number: int, tokenizer: "ChatTokenizer", seed: int = 0) -> list[Example]:
     """As many chats, the same for the same seed; their ids are `chat/0` and so on.
 
     Args:
