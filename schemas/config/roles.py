@@ -9,9 +9,9 @@ from schemas.config.base import NonNegative, Section
 
 
 class RoleSection(Section):
-    """How one role is played. `roles.all` gives fields to all six roles at once; a role's own fields come over it. The
-    defaults that differ by role hold for a role of which neither gives any field; otherwise temperature is 1,
-    max_tokens 96, structured false and line_chars 80 unless given."""
+    """How one role is played. `roles.all` gives fields to all six roles; a role's own fields override it. The defaults
+    that differ by role hold only for a role without any given field. Otherwise the defaults are temperature 1,
+    max_tokens 96, structured false and line_chars 80."""
 
     engine: str = Field("local", description="name of an engine under `engines`")
     temperature: NonNegative = Field(1.0, description="0 is greedy")
