@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from schemas.config import Config
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
+"""The folder that holds the packages and configs/: the checkout, or site-packages of an installed wheel."""
 DEFAULT_CONFIG = PROJECT_ROOT / "configs" / "default.yaml"
 
 
@@ -20,8 +21,12 @@ class ConfigError(Exception):
 
 
 def data_root(explicit: str | Path | None = None) -> Path:
-    """The data root: `explicit` (--data), else NLAC_DATA, else `data/` in the project's root."""
-    chosen = explicit or os.environ.get("NLAC_DATA") or PROJECT_ROOT / "data"
+    """The data root: `explicit` (--data), else NLAC_DATA, else `data/` in the checkout.
+
+    Without a checkout, where the program is installed from a wheel, it is `data/` in the working directory.
+    """
+    home = PROJECT_ROOT if (PROJECT_ROOT / "pyproject.toml").exists() else Path.cwd()
+    chosen = explicit or os.environ.get("NLAC_DATA") or home / "data"
     return Path(chosen).expanduser().resolve()
 
 

@@ -22,6 +22,9 @@ from schemas.load import PROJECT_ROOT
 from storage.files import replace_text
 from storage.ports import free_port
 
+USUAL_PORT = 4217
+"""The port of `nlac up` where it is free; pyproject.toml names the same one for plain `prefect` commands."""
+
 
 class StackError(Exception):
     """The stack can't be started or stopped; the message says why and what to do."""
@@ -75,10 +78,12 @@ def _recorded(root: Path) -> Stack | None:
         return None
 
 
-def default_api_url() -> str:
-    """The address that plain `prefect` commands take when run from the project's root."""
-    settings = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    return str(settings["tool"]["prefect"]["api"]["url"])
+def default_api_url() -> str | None:
+    """The address that plain `prefect` commands take when run from the checkout; None without a checkout."""
+    settings = PROJECT_ROOT / "pyproject.toml"
+    if not settings.exists():
+        return None
+    return str(tomllib.loads(settings.read_text(encoding="utf-8"))["tool"]["prefect"]["api"]["url"])
 
 
 def up(root: Path, config: Path | None = None, seconds: float = 240) -> Stack:
@@ -95,7 +100,7 @@ def up(root: Path, config: Path | None = None, seconds: float = 240) -> Stack:
     folder = stack_dir(root)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     write_stack(root, None)
-    port = free_port(int(default_api_url().rsplit(":", 1)[1].split("/")[0]))
+    port = free_port(USUAL_PORT)
     command = [sys.executable, "-m", "flows.stack.supervisor", "--data", str(root), "--port", str(port)]
     with (folder / "logs" / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
