@@ -100,7 +100,7 @@ def test_the_command_works_outside_the_checkout(installed: Installed) -> None:
     checked = installed.run("nlac", "config", "check")
     assert checked.returncode == 0, checked.stderr
     assert "The configuration can be used" in checked.stdout
-    named = installed.run("nlac", "config", "show", "configs/frozen_lake.yaml")
+    named = installed.run("nlac", "config", "show", "configs/proofs/frozen_lake.yaml")
     assert named.returncode == 0, named.stderr
     assert yaml.safe_load(named.stdout)["environment"]["name"] == "frozen_lake"
     assert list(installed.folder.iterdir()) == [], "a check creates nothing"
