@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from schemas.config import Config, FineTuningSection, RolesSection
 from schemas.load import load_config
-from tasks.training.data import Example
+from tasks.datasets.example import Example
 from tasks.training.records import StepRecord, TrainingResult
 
 PLAYER = "tests.support.rules:number_game"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from schemas.config import AnchorSection
 from tasks.datasets.chats import Conversation, chat_file, load_conversations
+from tasks.datasets.example import Example
 from tasks.engines.protocol import Message
-from tasks.training.data import Example, encode
+from tasks.training.data import encode
 
 if TYPE_CHECKING:
     from tasks.chat.tokenizers import ChatTokenizer

@@ -16,8 +16,9 @@ from benchmarks.training.chats import make_chats
 from benchmarks.training.matrix_products import seconds_a_token
 from schemas.config import ModelSection, TrainingSection
 from tasks.chat.tokenizers import load_chat_tokenizer
+from tasks.datasets.example import Example
 from tasks.engines.models import resolve_model
-from tasks.training.data import Example, encode
+from tasks.training.data import encode
 
 # Of a model of 135M parameters, whose products are small for a GPU.
 SHARE = 0.2

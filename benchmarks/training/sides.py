@@ -19,9 +19,10 @@ from typing import Any
 from benchmarks.training.chats import make_chats
 from schemas.config import ModelSection, TrainingSection
 from tasks.chat.tokenizers import load_chat_tokenizer
+from tasks.datasets.example import Example
 from tasks.engines.models import resolve_model
 from tasks.lean_imports import lean_transformers
-from tasks.training.data import Encoded, Example, encode, plan_batches
+from tasks.training.data import Encoded, encode, plan_batches
 
 SEED = 0
 

@@ -6,6 +6,7 @@ trained on or scored. Other keys are ignored, empty lines too.
 """
 
 import hashlib
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from schemas.config import AnchorSection
 from schemas.load import find_file
+from tasks.datasets.example import Example
 from tasks.engines.protocol import Message
 from tasks.runtime.stage import StageFailed
 
@@ -72,6 +74,26 @@ def load_conversations(path: Path) -> list[Conversation]:
     if not found:
         raise BrokenConversations(f'{path}: holds no conversation; a line is {{"messages": [...]}}')
     return found
+
+
+def general_chat(section: AnchorSection, batch_rows: int, most_steps: int, seed: int) -> list[Example]:
+    """Rows of general chat to mix into training: as many of the file as `most_steps` batches have room for.
+
+    Args:
+        section: the file, and its share of a batch.
+        batch_rows: rows in a batch.
+        most_steps: upper bound on the optimizer steps of the stage.
+        seed: determines which conversations are drawn.
+
+    Raises:
+        BrokenConversations: the file of `anchor.chat_file` can't be used.
+    """
+    if not section.chat_share:
+        return []
+    known = load_conversations(chat_file(section))
+    count = min(len(known), round(batch_rows * section.chat_share) * most_steps)
+    drawn = sorted(random.Random(seed).sample(range(len(known)), count))
+    return [Example(f"chat/{known[n].line}", "chat", known[n].messages, (known[n].answer,)) for n in drawn]
 
 
 def content_digest(path: Path) -> str:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from schemas.frames import frame_schema
 from schemas.rows import Demonstration, Row
 from storage.history import State, Turn
+from tasks.datasets.example import Example
 from tasks.datasets.sft_examples import natively
 from tasks.prompting.truncation import Prompt
 from tasks.roles.calls import (
@@ -25,7 +26,6 @@ from tasks.roles.calls import (
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import StageFailed
 from tasks.text.formats import future_segments, read_action, read_future, write_action, write_verdict
-from tasks.training.data import Example
 
 COLUMNS = [name for name in Demonstration.model_fields if name not in {*Row.model_fields, "demonstration_id"}]
 """Of the file; those with a default may be missing."""

@@ -7,13 +7,13 @@ from dataclasses import replace
 from schemas.rows import CorrectedTarget, Refinement, ReplaySample
 from storage.history import State
 from tasks.datasets.drawn_transitions import DrawnTransition
+from tasks.datasets.example import Example, SoftTargets
 from tasks.prompting.native_calls import action_message
 from tasks.roles.calls import predict_prompt
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import StageFailed
 from tasks.seeding import derive_seed
 from tasks.text.formats import future_segments, write_action
-from tasks.training.data import Example, SoftTargets
 
 
 def critic_examples(

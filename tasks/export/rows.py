@@ -18,6 +18,7 @@ from storage.store import Committed, Store
 from tasks.chat.templates import template_arguments
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
 from tasks.datasets.drawn_transitions import load_drawn
+from tasks.datasets.example import Example
 from tasks.datasets.sft_examples import critic_examples, drawn_examples, refined_examples
 from tasks.engines.models import resolve_model
 from tasks.engines.protocol import Message
@@ -26,7 +27,6 @@ from tasks.pipeline.iterations import frozen_config
 from tasks.pipeline.registry import decide, resolve_inputs
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Inputs
-from tasks.training.data import Example
 
 CRITIC_SFT = "critic-sft"
 

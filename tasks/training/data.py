@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from math import ceil, exp, fsum
 from random import Random
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from tasks.engines.protocol import Message, Tool
-from tasks.prompting.truncation import NOTHING, Dropped
+from tasks.datasets.example import Example, RowRole
 from tasks.training.records import TrainingError
 
 if TYPE_CHECKING:
@@ -19,39 +18,8 @@ class TooLong(Exception):
     """A row does not fit into the context. The message is what the row's `error` column will hold."""
 
 
-# Whose prompt and loss: the successor's, the policy's, those of general conversation, or any role's demonstrations.
-RowRole = Literal["critic", "policy", "chat", "demonstration"]
 # Token ids, and their probabilities.
 Distribution = tuple[tuple[int, ...], tuple[float, ...]]
-
-
-@dataclass(frozen=True)
-class SoftTargets:
-    """The backup's top-k distribution at each token of the scored segment, as an engine scored it."""
-
-    ids: tuple[tuple[int, ...], ...]
-    logprobs: tuple[tuple[float, ...], ...]  # nats
-
-
-@dataclass(frozen=True)
-class Example:
-    """One row to train on: a prompt, and the label that has the loss.
-
-    The label is tokenised segment by segment, as an engine scores it, so each segment's tokens are known.
-    """
-
-    row_id: str
-    role: RowRole
-    messages: tuple[Message, ...]
-    segments: tuple[str, ...]  # a critic's: ("Thought: ...\nFuture:", " description")
-    scored_segment: int | None = None  # whose log-probabilities become the priority
-    weight: float = 1.0  # importance weight; used for critic rows only
-    soft: SoftTargets | None = None  # token_kl: of the scored segment; other label tokens stay hard
-    tools: tuple[Tool, ...] = ()  # on offer in the prompt
-    answer: Message | None = (
-        None  # the label as a message, written as the family writes it, instead of the segments
-    )
-    dropped: Dropped = NOTHING  # what was left out of the prompt to fit it into the context
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """What all training stages share: run the trainer, turn its records into rows."""
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +9,11 @@ from typing import Any, Literal
 
 from schemas.config import FineTuningSection
 from schemas.rows import CorrectedTarget, Refinement, TrainingRow, TrainingStep
-from tasks.datasets.chats import chat_file, load_conversations
+from tasks.datasets.chats import general_chat
+from tasks.datasets.example import Example
 from tasks.lean_imports import lean_transformers
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import StageFailed
-from tasks.training.data import Example
 from tasks.training.launch import train_in_processes
 from tasks.training.records import StepRecord, TrainingError, TrainingResult
 
@@ -64,7 +63,10 @@ async def fine_tune(
     start, target = ctx.inputs.adapters["start"], ctx.inputs.adapters["target"]
     carried = ctx.inputs.files.get("optimizer")
     training: FineTuningSection = getattr(ctx.config, section)
-    chat = general_chat(ctx, training.batch_rows, training.epochs * len(main.examples))
+    most_steps = training.epochs * len(main.examples)  # a batch has at least one of the stage's own rows
+    chat = Source(
+        "chat_file", general_chat(ctx.config.anchor, training.batch_rows, most_steps, ctx.seed("chat"))
+    )
 
     def on_step(record: StepRecord, total: int) -> None:
         if record.step == 0:
@@ -161,24 +163,3 @@ def nothing_to_train(
     said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
     end = f"; {remedy}" if remedy else ""
     return StageFailed(f"nothing to train on: of {len(rows)} {what} {said}; the first: {first}{end}")
-
-
-def general_chat(ctx: StageContext, batch_rows: int, most_steps: int) -> Source:
-    """Rows of general chat to mix in: as many as could be used, drawn anew for each stage and iteration.
-
-    Args:
-        ctx: the stage's context.
-        batch_rows: rows in a batch.
-        most_steps: more optimizer steps than this there are not.
-
-    Raises:
-        BrokenConversations: the file of `anchor.chat_file` can't be used.
-    """
-    anchor = ctx.config.anchor
-    if not anchor.chat_share:
-        return Source("chat_file", [])
-    known = load_conversations(chat_file(anchor))
-    most = min(len(known), round(batch_rows * anchor.chat_share) * most_steps)
-    stream = random.Random(ctx.seed("chat"))
-    drawn = [known[n] for n in sorted(stream.sample(range(len(known)), most))]
-    return Source("chat_file", [Example(f"chat/{c.line}", "chat", c.messages, (c.answer,)) for c in drawn])

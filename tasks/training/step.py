@@ -9,9 +9,10 @@ from typing import get_args
 
 import torch
 
+from tasks.datasets.example import RowRole
 from tasks.training.anchor import Anchor, anchored_losses
 from tasks.training.cpu.parallel_micro_batches import ParallelMicroBatches
-from tasks.training.data import Encoded, RowRole
+from tasks.training.data import Encoded
 from tasks.training.loss import row_coefficients, token_losses
 from tasks.training.optimizer import Optimizer
 from tasks.training.processes import ALONE, Processes

@@ -10,10 +10,11 @@ from peft.helpers import disable_input_dtype_casting
 
 from schemas.config import AnchorSection, FineTuningSection, ModelSection, TrainerSection
 from tasks.chat.tokenizers import ChatTokenizer, shared_chat_tokenizer
+from tasks.datasets.example import Example
 from tasks.engines.models import resolve_model
 from tasks.training.anchor import make_anchor
 from tasks.training.checkpoint import Checkpoint
-from tasks.training.data import Encoded, Example, TooLong, encode, plan_batches
+from tasks.training.data import Encoded, TooLong, encode, plan_batches
 from tasks.training.ema import TargetParameters
 from tasks.training.loss import label_logprobs
 from tasks.training.optimizer import Optimizer

@@ -14,9 +14,10 @@ from flows.cli.data_commands import register
 from schemas.config import Config
 from storage.store import Store
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
+from tasks.datasets.example import Example
 from tasks.export.rows import chat_row
 from tasks.pipeline.iterations import frozen_config, run_iteration
-from tasks.training.data import Example, encode
+from tasks.training.data import encode
 from tests.support.families import FAMILIES, make_checkpoint, make_tokenizer
 
 STAGES = {"critic-sft": "critic", "policy-distillation": "policy"}

@@ -9,7 +9,8 @@ from transformers import PreTrainedModel
 
 from schemas.config import ModelSection, TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
-from tasks.training.data import Encoded, Example, encode
+from tasks.datasets.example import Example
+from tasks.training.data import Encoded, encode
 from tasks.training.records import TrainingResult
 from tasks.training.trainable import Trainable
 from tasks.training.trainer import train

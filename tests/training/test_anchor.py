@@ -18,9 +18,10 @@ from torch import nn
 
 from schemas.config import AnchorSection, ModelSection, TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
+from tasks.datasets.example import Example
 from tasks.training import loss as loss_module
 from tasks.training.anchor import anchored_losses, make_anchor
-from tasks.training.data import Encoded, Example, encode, plan_batches
+from tasks.training.data import Encoded, encode, plan_batches
 from tasks.training.loss import label_logprobs, row_coefficients, token_losses
 from tasks.training.optimizer import Optimizer
 from tasks.training.records import TrainingResult

@@ -9,9 +9,10 @@ import torch
 
 from schemas.config import ModelSection, TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
+from tasks.datasets.example import SoftTargets
 from tasks.training import loss as loss_module
 from tasks.training.anchor import make_anchor
-from tasks.training.data import SoftTargets, encode
+from tasks.training.data import encode
 from tasks.training.loss import VocabularyLosses, label_logprobs, row_coefficients, shared_prefix
 from tasks.training.optimizer import Optimizer
 from tasks.training.step import take_step

@@ -9,7 +9,8 @@ import torch
 
 from schemas.config import ModelSection, TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
-from tasks.training.data import Encoded, SoftTargets, encode
+from tasks.datasets.example import SoftTargets
+from tasks.training.data import Encoded, encode
 from tasks.training.loss import label_logprobs, targets, token_losses
 from tasks.training.optimizer import Optimizer
 from tasks.training.records import TrainingError

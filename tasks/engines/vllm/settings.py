@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from schemas.config import EngineSection, ModelSection
-from tasks.chat.tokenizers import ChatTokenizer
 from tasks.engines.protocol import Capabilities, Completion, EngineError
+
+if TYPE_CHECKING:  # tasks.chat imports tasks.engines.protocol, and so this package
+    from tasks.chat.tokenizers import ChatTokenizer
 
 CAPABILITIES = Capabilities(structured=True, scoring=True, topk=True, adapters=True, token_ids=True)
 

@@ -1,0 +1,37 @@
+"""One row to train on, as the datasets make it and the trainer reads it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tasks.engines.protocol import Message, Tool
+from tasks.prompting.truncation import NOTHING, Dropped
+
+# Decides the prompt and the loss. "chat" is general conversation; "demonstration" is a row of any role.
+RowRole = Literal["critic", "policy", "chat", "demonstration"]
+
+
+@dataclass(frozen=True)
+class SoftTargets:
+    """The backup's top-k distribution at each token of the scored segment, as an engine scored it."""
+
+    ids: tuple[tuple[int, ...], ...]
+    logprobs: tuple[tuple[float, ...], ...]  # nats
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt, and the label that has the loss.
+
+    The label is tokenised segment by segment, as an engine scores it, so the tokens of each segment are known.
+    """
+
+    row_id: str
+    role: RowRole
+    messages: tuple[Message, ...]
+    segments: tuple[str, ...]  # a critic's: ("Thought: ...\nFuture:", " description")
+    scored_segment: int | None = None  # whose log-probabilities become the priority
+    weight: float = 1.0  # importance weight; critic rows only
+    soft: SoftTargets | None = None  # token_kl: targets of the scored segment; other label tokens stay hard
+    tools: tuple[Tool, ...] = ()  # on offer in the prompt
+    answer: Message | None = None  # the label as a message in the family's own format; replaces `segments`
+    dropped: Dropped = NOTHING  # what was left out of the prompt to fit it into the context
