@@ -215,7 +215,7 @@ def mlflow_ui(
 ) -> None:
     """Show the data root's MLflow store in a browser, until Ctrl-C."""
     from storage.mlflow.server import USUAL_PORT, server_command
-    from storage.ports import free_port
+    from tasks.ports import free_port
 
     root = open_store(data).root
     if not (root / ".mlflow" / "mlflow.db").exists():

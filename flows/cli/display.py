@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from flows.deployments.reporting import Snapshot, progress_line
+from flows.deployments.progress import ProgressFile, progress_line
 
 PLAIN_SECONDS = 5.0
 
@@ -53,26 +53,26 @@ class Display:
     def refresh(self, *, last: bool = False) -> None:
         """Look what the stages say now."""
         for stage in self.stages:
-            snapshot = Snapshot.read(self.root, self.run, stage, self.since)
-            if snapshot is None:
+            progress = ProgressFile.read(self.root, self.run, stage, self.since)
+            if progress is None:
                 continue
             if self._live:
-                self._draw(stage, snapshot)
+                self._draw(stage, progress)
             else:
-                self._tell(stage, snapshot, last)
+                self._tell(stage, progress, last)
 
-    def _draw(self, stage: str, snapshot: Snapshot) -> None:
-        state = snapshot.state
+    def _draw(self, stage: str, progress: ProgressFile) -> None:
+        state = progress.state
         if stage not in self._tasks:
             self._tasks[stage] = self._bars.add_task(stage, line="")
         self._bars.update(
             self._tasks[stage], completed=state.done, total=max(state.total, 1), line=progress_line(state)
         )
 
-    def _tell(self, stage: str, snapshot: Snapshot, last: bool) -> None:
-        line = progress_line(snapshot.state)
+    def _tell(self, stage: str, progress: ProgressFile, last: bool) -> None:
+        line = progress_line(progress.state)
         when, before = self._said.get(stage, (0.0, ""))
-        ended = snapshot.state.done >= snapshot.state.total
+        ended = progress.state.done >= progress.state.total
         if line != before and (last or ended or time.monotonic() - when > PLAIN_SECONDS):
             self._said[stage] = (time.monotonic(), line)
             self.console.print(f"{stage}: {line}", highlight=False, markup=False)

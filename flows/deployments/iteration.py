@@ -1,7 +1,7 @@
 """`nlac/iteration`: all stages in order, each on its own deployment; `nlac/training`: iterations in a row.
 
-Before a stage is dispatched the store is asked whether it is committed. So the retry button, `prefect
-flow-run retry` and running again all resume at the stage that failed, even when Prefect's database is lost.
+A committed stage is not dispatched again; the store decides, not Prefect. So the retry button, `prefect flow-run retry`
+and running again all resume at the stage that failed, even when Prefect's database is lost.
 """
 
 import asyncio
@@ -19,13 +19,11 @@ from pydantic import Field
 
 from flows.deployments.hooks import children_of, end_children
 from flows.deployments.parameters import Iteration, RunName, Seed, resolve
-from flows.deployments.reporting import prompt_texts
 from flows.deployments.tracking import Tracking
 from flows.stack.control import read_stack
 from schemas.config import Algorithm, Config
 from schemas.load import data_root
-from storage.mlflow.bridge import Bridge
-from storage.store import Committed, Store
+from storage.store import Store
 from tasks.engines.vllm.servers import serving
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.early_stopping import stop_reason
@@ -36,18 +34,18 @@ from tasks.runtime.stage import StageFailed
 POLL_SECONDS = 0.5
 
 
-async def dispatch(deployment: str, name: str, parameters: dict[str, Any], retry: str) -> FlowRun:
+async def dispatch(deployment: str, parameters: dict[str, Any]) -> FlowRun:
     """Run a deployment as a child and wait for it.
 
     Args:
         deployment: its name, without the flow's.
-        name: name of the child run.
-        parameters: its parameters.
-        retry: the command that runs it again alone.
+        parameters: its parameters, with `run` and `iteration`.
 
     Raises:
         StageFailed: it did not complete; the message names it and the commands that retry it.
     """
+    run, number = parameters["run"], parameters["iteration"]
+    name = f"{deployment}-{run}-{number}"
     child = await arun_deployment(
         f"nlac/{deployment}",
         parameters=parameters,
@@ -60,7 +58,8 @@ async def dispatch(deployment: str, name: str, parameters: dict[str, Any], retry
         reason = (child.state.message if child.state else None) or "no reason given"
         raise StageFailed(
             f"{name}: {deployment} ended {state} in flow run '{child.name}' ({child.id}): {reason}\n"
-            f"To go on from there: prefect flow-run retry {flow_run.id}\nTo run it alone: {retry}"
+            f"To go on from there: prefect flow-run retry {flow_run.id}\n"
+            f"To run it alone: prefect deployment run nlac/{deployment} -p iteration={number} -p run={run}"
         )
     return child
 
@@ -68,39 +67,34 @@ async def dispatch(deployment: str, name: str, parameters: dict[str, Any], retry
 async def run_one(
     store: Store, config: Config, stage: str, iteration: int, force: bool, tracking: Tracking
 ) -> State:
-    """One stage of an iteration: what is committed is reused, anything else is dispatched."""
+    """Reuse one stage of an iteration, or dispatch it."""
     decision = await asyncio.to_thread(decide, store, config, stage, iteration, force=force)
     if decision.reuse and decision.committed is not None:
-        await asyncio.to_thread(_adopt, store, decision.committed, config)
+        decision.committed.check(content=False)
+        store.adopt(decision.committed)
+        tracking.reuse(decision.committed)
         return Completed(name="Reused", message="; ".join(decision.reasons))
-    alone = f"prefect deployment run nlac/{stage} -p iteration={iteration} -p run={config.run}"
-    kept = await tracking.begin(stage)
-    parameters = {"run": config.run, "iteration": iteration, "force": force, "mlflow_run": kept}
+    address = await tracking.begin(stage)
+    parameters = {"run": config.run, "iteration": iteration, "force": force, "mlflow_run": address}
     try:
-        child = await dispatch(stage, f"{stage}-{config.run}-{iteration}", parameters, alone)
+        child = await dispatch(stage, parameters)
     except BaseException as error:
-        tracking.fail(kept, str(error) or type(error).__name__)
+        tracking.fail(address, str(error) or type(error).__name__)
         raise
-    tracking.finish(kept, stage, child)
+    tracking.finish(address, stage, child)
     return Completed(message=f"flow run '{child.name}' ({child.id})")
-
-
-def _adopt(store: Store, committed: Committed, config: Config) -> None:
-    committed.check(content=False)
-    store.adopt(committed)
-    Bridge(store.root).ensure_logged(committed, config, prompt_texts(config, committed))
 
 
 STEPS = {
     stage: task(name=stage, task_run_name=stage, cache_policy=NO_CACHE, persist_result=False)(run_one)
     for stage in STAGES
 }
-"""A task a stage, so that the iteration's page in the UI shows them by name, reused ones as such."""
+"""One task per stage, so that the iteration's page in the UI names the stages and shows which ones were reused."""
 
 
 async def done_before() -> set[str]:
-    """Ids and names of children that earlier attempts of this very flow run have completed: a retry of a
-    forced run does not force those again."""
+    """Ids and names of the children that earlier attempts of this flow run completed. A retry of a forced run does not
+    force those again."""
     async with get_client() as client:
         done = await children_of(client, UUID(flow_run.id), [StateType.COMPLETED])
     return {str(child.id) for child in done} | {child.name for child in done}
@@ -121,14 +115,14 @@ async def iteration(
     algorithm: Algorithm | None = None,
 ) -> None:
     """One iteration: rollout, Bellman targets, their correction, critic SFT, critique, refinement, policy
-    distillation, evaluation; a baseline has other stages. What is committed already is reused.
+    distillation, evaluation. A baseline has other stages. What is committed is reused.
 
     Args:
         run: Name of the run, a folder under the data root. Empty: the configuration's `run`.
         config: Path of a configuration file, absolute or from the project's root. Empty: the one that the
             iteration was begun with; for a new one, configs/default.yaml, or what a run of another name last used.
         iteration: Number of the iteration. Empty: the unfinished one, else the next.
-        force: Compute again what is committed already; commits new attempts, overwrites nothing.
+        force: Compute again what is committed. It commits new attempts and overwrites nothing.
         seed: Root of every random stream. Empty: the configuration's `seed`.
         algorithm: nlac, or a baseline; a run holds one. Empty: the configuration's `algorithm`.
     """
@@ -160,8 +154,8 @@ async def training(
     seed: Seed = None,
     algorithm: Algorithm | None = None,
 ) -> State | None:
-    """Iterations in a row, the last one always evaluated. Finished ones are not repeated, so running it
-    again goes on. With `evaluation.patience` it stops when evaluations have passed their peak, and says so.
+    """Iterations in a row; the last one is always evaluated. Finished iterations are not repeated, so running it again
+    goes on. With `evaluation.patience` it stops when evaluations have passed their peak, and says so.
 
     Args:
         iterations: How many, counted from `iteration`: 10 means iterations 0 to 9.
@@ -169,7 +163,7 @@ async def training(
         config: Path of a configuration file, absolute or from the project's root. Empty:
             configs/default.yaml, or what a run of another name last used.
         iteration: Number of the first one. Empty: 0.
-        force: Compute again what is committed already; commits new attempts, overwrites nothing.
+        force: Compute again what is committed. It commits new attempts and overwrites nothing.
         seed: Root of every random stream. Empty: the configuration's `seed`.
         algorithm: nlac, or a baseline; a run holds one. Empty: the configuration's `algorithm`.
     """
@@ -180,18 +174,15 @@ async def training(
     common = {"run": resolved.run, "config": config, "seed": seed, "algorithm": algorithm}
     done = await done_before()
     for number in range(first, first + iterations):
-        name = f"iteration-{resolved.run}-{number}"
-        if store.current(resolved.run, number).state == "finished" and (not force or name in done):
+        repeats = force and f"iteration-{resolved.run}-{number}" not in done
+        if store.current(resolved.run, number).state == "finished" and not repeats:
             continue
         if reason := await asyncio.to_thread(stop_reason, store, resolved, number):
             get_run_logger().info(reason)
             return Completed(message=reason)
-        alone = f"prefect deployment run nlac/iteration -p iteration={number} -p run={resolved.run}"
-        await dispatch("iteration", name, {**common, "iteration": number, "force": force}, alone)
+        await dispatch("iteration", {**common, "iteration": number, "force": force})
     last = first + iterations - 1
     if "evaluation" not in stages_of(resolved, last):
-        alone = f"prefect deployment run nlac/evaluation -p iteration={last} -p run={resolved.run}"
-        # Under the configuration that the iteration was begun with.
-        parameters = {"run": resolved.run, "iteration": last}
-        await dispatch("evaluation", f"evaluation-{resolved.run}-{last}", parameters, alone)
+        # No `config`: under the one that the iteration was begun with.
+        await dispatch("evaluation", {"run": resolved.run, "iteration": last})
     return None

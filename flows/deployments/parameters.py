@@ -1,6 +1,5 @@
-"""Parameters that every deployment takes, checked by Prefect before anything runs, and what they mean."""
+"""The parameters that every deployment takes, and the configuration and iteration that they mean."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -33,6 +32,9 @@ def resolve(
 ) -> tuple[Config, int]:
     """The configuration and the iteration that these parameters mean.
 
+    Where no configuration is named, an iteration keeps the one that it was begun with. A new iteration takes that of
+    the iteration before it, unless the run is the default configuration's own.
+
     Args:
         store: the artifact store.
         run, config, iteration, seed: as given to the deployment.
@@ -44,18 +46,15 @@ def resolve(
     """
     given = {"run": run, "seed": seed, "algorithm": algorithm}
     changes = {name: value for name, value in given.items() if value is not None}
-    chosen = load_config(config, changes)
+    named = load_config(config, changes) if config is not None or run is None else None
+    name = named.run if named is not None else str(run)
     if iteration is None:
-        iteration = latest_iteration(store, chosen.run) if stage_alone else next_iteration(store, chosen.run)
-    if config is None:
-        chosen = _remembered(store, chosen, iteration, changes)
-    return chosen, iteration
-
-
-def _remembered(store: Store, default: Config, iteration: int, changes: Mapping[str, object]) -> Config:
-    """What to use where no configuration is named: the one the iteration was begun with; for a new iteration
-    of a run that is not the default file's own, the one of the iteration before it."""
-    frozen = config_path(store, default.run, iteration)
-    if not frozen.exists() and default.run != load_config().run and iteration > 0:
-        frozen = config_path(store, default.run, iteration - 1)
-    return load_config(frozen, changes) if frozen.exists() else default
+        iteration = latest_iteration(store, name) if stage_alone else next_iteration(store, name)
+    if named is not None and config is not None:
+        return named, iteration
+    frozen = config_path(store, name, iteration)
+    if not frozen.exists() and iteration > 0 and name != load_config().run:
+        frozen = config_path(store, name, iteration - 1)
+    if frozen.exists():
+        return load_config(frozen, changes), iteration
+    return named or load_config(None, changes), iteration

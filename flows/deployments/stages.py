@@ -1,8 +1,8 @@
-"""The stages as deployments: `nlac/rollout` ... `nlac/evaluation`, one flow function each, all alike.
+"""The stages as deployments, `nlac/rollout` to `nlac/evaluation`: one flow per stage, all alike.
 
-A stage takes the run's lock (its iteration's counts as its own), then the GPU, computes in
-`tasks.pipeline.runner`, and leaves its progress, an MLflow run and links. What is committed already is not
-computed again: state "Reused".
+A stage takes the run's lock (an iteration's lock counts as its own), then the GPU, and computes in
+`tasks.pipeline.runner`. It leaves its progress, an MLflow run and links. A committed stage is not computed again: its
+state is "Reused".
 """
 
 import inspect
@@ -17,9 +17,9 @@ from prefect.states import Completed
 
 from flows.deployments.background import run_beside
 from flows.deployments.parameters import Iteration, RunName, Seed, resolve
-from flows.deployments.reporting import Reporter, prompt_texts, publish_result
-from flows.deployments.tracking import run_id
-from flows.stack.provision import GPU_LIMIT
+from flows.deployments.reporting import Reporter, publish_result
+from flows.deployments.tracking import PromptTexts, run_id
+from flows.stack import GPU_LIMIT
 from schemas.config import Config
 from schemas.load import data_root
 from schemas.manifest import Lineage
@@ -31,12 +31,11 @@ from tasks.pipeline.registry import STAGES, decide
 from tasks.pipeline.runner import run_stage
 
 LEASE_SECONDS = 60.0
-"""The shortest lease Prefect allows: a stage whose process is killed holds the GPU this much longer."""
+"""The shortest lease that Prefect allows. A stage whose process is killed holds the GPU for this long."""
 
 
 def gpu_slot(config: Config, stage: str) -> AbstractContextManager[None]:
-    """Holds the GPU while a stage works, where the GPU pools share one. The limit must exist (`nlac up`
-    makes it)."""
+    """Holds the GPU while a stage works, where both GPU pools share one. `nlac up` makes the limit."""
     if not config.pools.shared_gpu or STAGES[stage].pool == "orchestration":
         return nullcontext()
     return concurrency(
@@ -49,24 +48,31 @@ def compute(
     config: Config,
     stage: str,
     iteration: int,
+    *,
     force: bool,
     frozen: bool,
+    bridge: Bridge,
     mlflow_run: str | None,
 ) -> Committed:
-    """Compute and commit a stage, with everything that people see of it. Where the iteration's process keeps the
-    stage's MLflow run (`mlflow_run`, its address), MLflow is not even imported here.
+    """Compute and commit a stage, and publish its progress and result.
+
+    Args:
+        store, config, stage, iteration, force, frozen: as of `run_stage`.
+        bridge: to MLflow.
+        mlflow_run: address of the MLflow run that the iteration's process writes; this process then does not even
+            import MLflow. None: the stage writes a run of its own.
 
     Raises:
         StageFailed: it can't give a usable output; MLflow shows the run as failed.
     """
-    bridge = Bridge(store.root)
     reporter = Reporter(store.root, config.run, iteration)
-    tracking = (
+    alone = mlflow_run is None
+    tracked = (
         bridge.start_stage(config.run, iteration, stage, flow_run.id, flow_run.ui_url)
         if mlflow_run is None
         else run_id(mlflow_run)
     )
-    lineage = Lineage(prefect_flow_run_id=flow_run.id, mlflow_run_id=tracking)
+    lineage = Lineage(prefect_flow_run_id=flow_run.id, mlflow_run_id=tracked)
     try:
         result = run_beside(
             lambda: run_stage(
@@ -82,12 +88,12 @@ def compute(
             reporter.publish,
         )
     except BaseException as error:
-        if mlflow_run is None:
-            bridge.fail_stage(tracking, str(error) or type(error).__name__)
+        if alone:
+            bridge.fail_stage(tracked, str(error) or type(error).__name__)
         raise
-    if mlflow_run is None:
-        bridge.finish_stage(tracking, result.committed, config, prompt_texts(config, result.committed))
-        mlflow_run = bridge.url(tracking) if tracking else None
+    if alone:
+        bridge.finish_stage(tracked, result.committed, config)
+        mlflow_run = bridge.url(tracked) if tracked else None
     publish_result(result.committed, mlflow_run or None)
     return result.committed
 
@@ -111,9 +117,9 @@ def stage_flow(stage: str) -> "Flow[..., State]":
                 iteration was begun with; for a new one, configs/default.yaml, or what a run of another name
                 last used.
             iteration: Number of the iteration. Empty: the unfinished one, else the last one.
-            force: Compute again what is committed already; commits a new attempt, overwrites nothing.
+            force: Compute again what is committed. It commits a new attempt and overwrites nothing.
             seed: Root of every random stream. Empty: the configuration's `seed`.
-            mlflow_run: Address of the MLflow run that the iteration keeps for the stage. Empty: it makes its own.
+            mlflow_run: Address of the MLflow run that the iteration writes for the stage. Empty: it makes its own.
         """
         store = Store(data_root())
         resolved, number = resolve(store, run, config, iteration, seed, stage_alone=True)
@@ -125,14 +131,17 @@ def stage_flow(stage: str) -> "Flow[..., State]":
             another = config is not None and force and frozen_config(store, resolved.run, number) is not None
             if parent is None and not another:
                 resolved = begin_iteration(store, resolved, number)
+            bridge = Bridge(store.root, PromptTexts(resolved))
             decision = decide(store, resolved, stage, number, force=force, frozen=not another)
             if decision.reuse and decision.committed is not None:
                 store.adopt(decision.committed)
-                texts = prompt_texts(resolved, decision.committed)
-                Bridge(store.root).ensure_logged(decision.committed, resolved, texts)
+                bridge.ensure_logged(decision.committed, resolved)
                 return Completed(name="Reused", message="; ".join(decision.reasons))
             with gpu_slot(resolved, stage):
-                committed = compute(store, resolved, stage, number, force, not another, mlflow_run)
+                committed = compute(
+                    store, resolved, stage, number,
+                    force=force, frozen=not another, bridge=bridge, mlflow_run=mlflow_run,
+                )  # fmt: skip
         return Completed(message=f"committed {committed.path}")
 
     body.__name__ = stage.replace("-", "_")
@@ -142,13 +151,9 @@ def stage_flow(stage: str) -> "Flow[..., State]":
     return made
 
 
-warm_start = stage_flow("warm-start")
-rollout = stage_flow("rollout")
-replay_draw = stage_flow("replay-draw")
-bellman_targets = stage_flow("bellman-targets")
-cot_correction = stage_flow("cot-correction")
-critic_sft = stage_flow("critic-sft")
-critique = stage_flow("critique")
-refinement = stage_flow("refinement")
-policy_distillation = stage_flow("policy-distillation")
-evaluation = stage_flow("evaluation")
+def __getattr__(name: str) -> "Flow[..., State]":
+    """The flow of a stage by its entrypoint's name: `critic_sft` is the flow of stage critic-sft."""
+    stage = name.replace("_", "-")
+    if stage not in STAGES:
+        raise AttributeError(f"module {__name__} has no attribute {name}, and no stage is called {stage}")
+    return stage_flow(stage)

@@ -1,23 +1,27 @@
-"""MLflow from the iteration's process, on behalf of its stages.
+"""MLflow for the stages of an iteration, written by the iteration's process.
 
-MLflow takes seconds to import. A stage that runs alone pays for that itself; in an iteration one process does, and
-writes what a stage left while the next one is being dispatched.
+MLflow takes seconds to import. A stage that runs alone imports it itself. In an iteration one process does so for all
+stages, and writes what one stage left while the next one starts.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
 
 from prefect.client.schemas.objects import FlowRun
 from prefect.utilities.urls import url_for
 
-from flows.deployments.reporting import prompt_texts
+from prompts import template_text
 from schemas.config import Config
 from storage.mlflow.bridge import Bridge
-from storage.store import Store
+from storage.store import Committed, Store
+from tasks.environments import make_environment
+from tasks.prompting.rendering import role_templates
 
 UNTRACKED = ""
-"""What a stage is told where MLflow can't be written: not to try it either."""
+"""The address given to a stage where MLflow can't be written: the stage does not try either."""
 
 
 def run_id(address: str) -> str | None:
@@ -25,8 +29,28 @@ def run_id(address: str) -> str | None:
     return address.rpartition("/")[2] or None
 
 
+class PromptTexts:
+    """The texts of the templates that stages render under a configuration, for MLflow's prompt registry.
+
+    Args:
+        config: the configuration.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    @cached_property
+    def _replaced(self) -> dict[str, Path]:
+        return {**make_environment(self._config.environment).templates, **role_templates(self._config)}
+
+    def __call__(self, committed: Committed) -> Mapping[str, str]:
+        """The texts that a committed stage rendered, by template name."""
+        names = committed.manifest.fingerprint_inputs.prompts
+        return {name: template_text(name, self._replaced) for name in names}
+
+
 class Tracking:
-    """The MLflow runs of one iteration's stages; what is written is written by one thread, in order.
+    """The MLflow runs of one iteration's stages, written in order by one thread.
 
     Args:
         store: the artifact store.
@@ -36,13 +60,13 @@ class Tracking:
 
     def __init__(self, store: Store, config: Config, iteration: int) -> None:
         self._store, self._config, self._iteration = store, config, iteration
-        self._bridge = Bridge(store.root)
+        self._bridge = Bridge(store.root, PromptTexts(config))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mlflow")
-        self._put_off: list[Callable[[], None]] = []
-        self._written: list[Future[None]] = []
+        self._put_off: list[Callable[[], object]] = []
+        self._written: list[Future[object]] = []
 
     async def begin(self, stage: str) -> str:
-        """Begin a stage's run; gives its address. What was put off is written behind it."""
+        """Begin a stage's run and give its address. What was put off is written after that."""
         address = self._thread.submit(self._begin, stage)
         self._write()
         return await asyncio.wrap_future(address)
@@ -52,17 +76,21 @@ class Tracking:
         return (self._bridge.url(begun) if begun else None) or UNTRACKED
 
     def finish(self, address: str, stage: str, child: FlowRun) -> None:
-        """Log a stage that is committed: not now, but while the next one starts."""
+        """Put off logging a committed stage until the next one starts."""
         self._put_off.append(lambda: self._finish(address, stage, child))
 
     def _finish(self, address: str, stage: str, child: FlowRun) -> None:
         committed = self._store.committed(self._config.run, stage, self._iteration)
         if committed is not None and (known := run_id(address)):
             self._bridge.link(known, str(child.id), url_for(child))
-            self._bridge.finish_stage(known, committed, self._config, prompt_texts(self._config, committed))
+            self._bridge.finish_stage(known, committed, self._config)
+
+    def reuse(self, committed: Committed) -> None:
+        """Put off logging a reused stage; nothing is written if a finished run describes it."""
+        self._put_off.append(lambda: self._bridge.ensure_logged(committed, self._config))
 
     def fail(self, address: str, reason: str) -> None:
-        """Finish a stage's run as failed."""
+        """Put off finishing a stage's run as failed."""
         self._put_off.append(lambda: self._bridge.fail_stage(run_id(address), reason))
 
     def _write(self) -> None:
@@ -70,10 +98,10 @@ class Tracking:
         self._put_off.clear()
 
     async def close(self, *, finished: bool) -> None:
-        """Write what is left, and finish the iteration's run.
+        """Write what was put off, and finish the iteration's run.
 
         Raises:
-            StoreError: what a stage has committed can't be read.
+            StoreError: what a stage committed can't be read.
         """
         self._put_off.append(
             lambda: self._bridge.finish_iteration(self._config.run, self._iteration, finished)

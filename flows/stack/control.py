@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from flows.stack.environment import client_environment, stack_dir
 from schemas.load import PROJECT_ROOT
 from storage.files import replace_text
-from storage.ports import free_port
+from tasks.ports import free_port
 
 USUAL_PORT = 4217
 """The port of `nlac up` where it is free; pyproject.toml names the same one for plain `prefect` commands."""

@@ -14,19 +14,16 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, Fl
 from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
+from prefect.workers.process import ProcessWorker
 
+from flows.stack import GPU_LIMIT
 from schemas.config import PoolsSection
 from schemas.load import load_config
-
-GPU_LIMIT = "nlac-gpu"
-"""Global concurrency limit that keeps the stages of both GPU pools apart where they share one device."""
 
 
 async def make_pools(client: PrefectClient, pools: PoolsSection) -> None:
     """Create the three work pools; a GPU pool runs one stage at a time, and so do both where they share a
     GPU."""
-    from prefect.workers.process import ProcessWorker  # every stage imports this module, for GPU_LIMIT alone
-
     for name, limit in ((pools.orchestration, None), (pools.inference, 1), (pools.training, 1)):
         try:
             await client.read_work_pool(name)

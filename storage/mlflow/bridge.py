@@ -24,6 +24,7 @@ from schemas.config import Config
 from schemas.load import dump_config
 from schemas.manifest import Manifest
 from storage.mlflow.log import log_committed
+from storage.mlflow.server import USUAL_PORT
 from storage.store import Committed
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nlac.mlflow")
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+PromptTexts = Callable[[Committed], Mapping[str, str]]
+"""Gives the texts of the templates that a stage rendered, by name."""
 
 LOCK_SECONDS = 60.0
 KIND, RUN, ITERATION, STAGE = "nlac.kind", "nlac.run", "nlac.iteration", "nlac.stage"
@@ -67,13 +71,21 @@ class Bridge:
 
     Args:
         data_root: the data root.
+        prompt_texts: asked when a stage is logged. A text whose digest the manifest names goes into the prompt
+            registry. None: no text does.
         ui_url: address of `nlac mlflow-ui`, for links.
     """
 
-    def __init__(self, data_root: Path, ui_url: str = "http://127.0.0.1:4218") -> None:
+    def __init__(
+        self,
+        data_root: Path,
+        prompt_texts: PromptTexts | None = None,
+        ui_url: str = f"http://127.0.0.1:{USUAL_PORT}",
+    ) -> None:
         self.root = data_root.resolve()
         self.home = self.root / ".mlflow"
         self.ui_url = ui_url
+        self._prompt_texts = prompt_texts
         self._client: MlflowClient | None = None
 
     @property
@@ -120,31 +132,21 @@ class Bridge:
                 self._open().set_tag(run_id, key, value)
 
     @_recording
-    def finish_stage(
-        self,
-        run_id: str | None,
-        committed: Committed,
-        config: Config,
-        prompts: Mapping[str, str] | None = None,
-    ) -> str:
+    def finish_stage(self, run_id: str | None, committed: Committed, config: Config) -> str:
         """Log a committed stage and finish its run.
 
         Args:
             run_id: what start_stage gave; None begins a run now.
             committed: what was committed.
             config: the configuration it was computed with, kept as an artifact.
-            prompts: texts of the templates it rendered, by name; those whose digest the manifest names are
-                mirrored into the prompt registry. None: the shipped texts.
 
         Returns:
             The MLflow run id; None when MLflow can't be written.
         """
-        return self._log(run_id, committed, config, prompts)
+        return self._log(run_id, committed, config)
 
     @_recording
-    def ensure_logged(
-        self, committed: Committed, config: Config, prompts: Mapping[str, str] | None = None
-    ) -> str | None:
+    def ensure_logged(self, committed: Committed, config: Config) -> str | None:
         """Log a committed stage if no finished run describes it (MLflow was away, or its database was lost).
 
         Returns:
@@ -152,7 +154,7 @@ class Bridge:
         """
         m = committed.manifest
         known = self._search(m.run, {KIND: "stage", FOLDER: self._folder(committed)}, "FINISHED")
-        return known[0].info.run_id if known else self._log(None, committed, config, prompts)
+        return known[0].info.run_id if known else self._log(None, committed, config)
 
     @_recording
     def fail_stage(self, run_id: str | None, error: str) -> None:
@@ -222,9 +224,7 @@ class Bridge:
         created = self._open().create_run(experiment, start, {**own, **given}, run_name=stage)
         return str(created.info.run_id)
 
-    def _log(
-        self, run_id: str | None, committed: Committed, config: Config, prompts: Mapping[str, str] | None
-    ) -> str:
+    def _log(self, run_id: str | None, committed: Committed, config: Config) -> str:
         client, m = self._open(), committed.manifest
         experiment = self._experiment(m.run)
         start, end = _times(m)
@@ -232,7 +232,7 @@ class Bridge:
             tags = {"nlac.prefect_flow_run_id": m.prefect_flow_run_id}
             run_id = self._child(experiment, m.run, m.iteration, m.stage, start, tags)
         parent = self._parent(experiment, m.run, m.iteration)
-        texts = _shipped(m) if prompts is None else prompts
+        texts = self._prompt_texts(committed) if self._prompt_texts else {}
         log_committed(client, experiment, parent, run_id, committed, dump_config(config), texts, end)
         client.set_tag(run_id, FOLDER, self._folder(committed))
         client.set_terminated(run_id, "FINISHED", end)
@@ -251,9 +251,3 @@ def _times(manifest: Manifest) -> tuple[int, int]:
     # A stage's run ends when the stage did, not when it was logged.
     start = datetime.fromisoformat(manifest.started_at).timestamp()
     return int(start * 1000), int((start + manifest.seconds) * 1000)
-
-
-def _shipped(manifest: Manifest) -> dict[str, str]:
-    from prompts import NAMES, template_text
-
-    return {name: template_text(name) for name in manifest.fingerprint_inputs.prompts if name in NAMES}

@@ -14,7 +14,7 @@ import pytest
 
 from schemas.config import EngineSection, ModelSection, ServeSection
 from schemas.load import PROJECT_ROOT
-from storage.ports import free_port
+from tasks.ports import free_port
 from tasks.engines.vllm import leases, servers
 from tests.support.processes import all_end
 

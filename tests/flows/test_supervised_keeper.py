@@ -16,7 +16,7 @@ import os, subprocess, sys, time
 from pathlib import Path
 import flows.stack.supervisor
 from flows.stack.processes import become_subreaper
-from storage.ports import free_port
+from tasks.ports import free_port
 from tasks.engines.vllm import leases
 from tasks.engines.vllm import servers
 

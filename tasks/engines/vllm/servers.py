@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas.config import EngineSection, ModelSection
 from schemas.load import PROJECT_ROOT
-from storage.ports import free_port
+from tasks.ports import free_port
 from tasks.engines.models import model_digest, resolve_model
 from tasks.engines.protocol import EngineDied, EngineError
 from tasks.engines.vllm import leases

@@ -1,10 +1,10 @@
-"""Ports of this machine for the local servers."""
+"""Ports of this machine, for the servers that the program starts."""
 
 import socket
 
 
 def free_port(preferred: int) -> int:
-    """The preferred port of 127.0.0.1 if nobody has it, else any free one.
+    """The preferred port of 127.0.0.1 if it is free, else any free one.
 
     Raises:
         OSError: there is none.
