@@ -142,8 +142,8 @@ class Ask(Protocol):
 
         Args:
             messages: the chat.
-            request_key: tells the requests of one episode apart, for instance the turn; with the episode it keys the random
-                stream, so the same key and messages give the same answer within a stage.
+            request_key: tells the requests of one episode apart, for instance the turn; with the episode it keys the
+                random stream, so the same key and messages give the same answer within a stage.
             regex: the format of the whole answer, held to where `environment.model.structured` is set.
 
         Raises:

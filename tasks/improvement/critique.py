@@ -1,6 +1,7 @@
 """A judgement of an action: k futures, then the evaluator's critique, or the probability of its verdict.
 
-Shared by the critique of actions to improve (`tasks.stages.critique`) and of their refinements (`tasks.improvement.refine`).
+Shared by the critique of actions to improve (`tasks.stages.critique`) and of their refinements
+(`tasks.improvement.refine`).
 """
 
 from dataclasses import dataclass

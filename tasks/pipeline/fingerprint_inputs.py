@@ -66,7 +66,8 @@ def collect_fingerprint_inputs(
 
 
 def _engines(stage: Stage, config: Config) -> set[str]:
-    """Names of the engines that answer in a stage: its roles', and the environment model's where it knows the environment."""
+    """Names of the engines that answer in a stage: its roles', and the environment model's where it knows the
+    environment."""
     names = {getattr(config.roles, role).engine for role in stage.roles}
     speaks = config.environment.model
     return names | {speaks.engine} if speaks and "environment" in stage.config else names

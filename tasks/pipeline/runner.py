@@ -1,7 +1,7 @@
 """Running a stage: reused, or computed and committed.
 
-The same functions serve Prefect's flows and plain Python: `tasks.pipeline.iterations.run_iteration` runs everything in this
-process.
+The same functions serve Prefect's flows and plain Python: `tasks.pipeline.iterations.run_iteration` runs everything in
+this process.
 """
 
 import asyncio

@@ -79,8 +79,8 @@ class Prompting(ABC):
         trains: bool = False,
         **variables: Any,
     ) -> Prompt:
-        """A role's prompt, fitted into the context window (`tasks.prompting.truncation`). Of a Markov environment, whose history no
-        prompt shows, as it is.
+        """A role's prompt, fitted into the context window (`tasks.prompting.truncation`). Of a Markov environment,
+        whose history no prompt shows, as it is.
 
         Args:
             role: who answers: its engine's window, less its `max_tokens`.

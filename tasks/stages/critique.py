@@ -1,8 +1,8 @@
 """Stage critique: at the states of drawn transitions take an action to improve, foresee k futures, and
 judge it.
 
-Algorithm self_distillation plays the futures instead (`tasks.improvement.monte_carlo`); nlql takes several actions at a state and
-has the verdict scored (`tasks.improvement.best_of_n`).
+Algorithm self_distillation plays the futures instead (`tasks.improvement.monte_carlo`); nlql takes several actions at
+a state and has the verdict scored (`tasks.improvement.best_of_n`).
 """
 
 import random

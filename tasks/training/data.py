@@ -50,8 +50,8 @@ def encode(example: Example, chat: "ChatTokenizer", context_length: int) -> Enco
         context_length: most tokens a prompt and its label may have together.
 
     Raises:
-        TooLong: it has more, even with all left out that may be (`tasks.prompting.truncation`). A label is never cut: that would be
-            another target.
+        TooLong: it has more, even with all left out that may be (`tasks.prompting.truncation`). A label is never cut:
+            that would be another target.
         TrainingError: its soft targets are of other tokens.
         tasks.engines.protocol.EngineError: the chat template refuses the messages.
     """
