@@ -2,10 +2,11 @@
 
     python -m benchmarks.learning.guess_number [--minutes 60] [--data DIR]
 
-Runs configs/proofs/guess_number_smollm2.yaml in this process through the program's own stages: demonstrations from
-random play, the warm start, its policy evaluated (algorithm react), then as many iterations as are begun before the
-minutes are over, evaluations included; started again, it goes on. Each policy plays the same games with the same seeds. What
-is printed, and written to benchmarks/out/guess_number.json, is a table without bars.
+Runs configs/proofs/guess_number_smollm2.yaml in this process through the program's own stages: demonstrations
+from random play, the warm start, its policy evaluated (algorithm react), then as many iterations as are begun
+before the minutes are over, evaluations included; started again, it goes on. Each policy plays the same games
+with the same seeds. What is printed, and written to benchmarks/out/guess_number.json, is a table without
+bars.
 """
 
 import asyncio

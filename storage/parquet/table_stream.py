@@ -22,8 +22,8 @@ PIECE_CHARS = 16 << 20
 class TableStream:
     """Writes one table; a context manager, after which `entry` describes the file.
 
-    The file and its digest are those of `storage.parquet.tables.write_table` and `table_digest`, but that pieces of long
-    rows, and so row groups, are smaller: equal rows give equal digests when written this way.
+    The file and its digest are those of `storage.parquet.tables.write_table` and `table_digest`, but that
+    pieces of long rows, and so row groups, are smaller: equal rows give equal digests when written this way.
 
     Args:
         folder: where `<table>.parquet` goes.

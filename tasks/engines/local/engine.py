@@ -1,11 +1,12 @@
 """The in-process backend: transformers' models under continuous batching, on CPU or one GPU.
 
 Two modes. The usual one keeps its batch full: a row that ends makes place for a waiting request
-(`tasks.engines.local.continuous`). A row's random stream is its own, but its logits carry the rounding of its batch's
-shape. The deterministic one computes in float32 with shapes that follow from the request alone (rows filled up to max_batch,
-lengths of prompt and context rounded up), so that a request's result is bitwise independent of its companions; its
-batches are the library's `generate`, and so are those of models whose layers do not all attend to everything
-(sliding windows, recurrent states): there, once half of a batch is done the rest goes on alone.
+(`tasks.engines.local.continuous`). A row's random stream is its own, but its logits carry the rounding of its
+batch's shape. The deterministic one computes in float32 with shapes that follow from the request alone (rows
+filled up to max_batch, lengths of prompt and context rounded up), so that a request's result is bitwise
+independent of its companions; its batches are the library's `generate`, and so are those of models whose
+layers do not all attend to everything (sliding windows, recurrent states): there, once half of a batch is
+done the rest goes on alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The process that owns one vLLM server: starts it, says when it answers, ends it when nobody wants it any more.
 
-`tasks.engines.vllm.servers` starts it as `python -m tasks.engines.vllm.server_supervisor FOLDER PORT SECONDS SILENCE
-SLEEPS COMMAND...`. It leaves its parent at once, so that a server outlives the stage that first needed it, and lives as long
-as one lease (`tasks.engines.vllm.leases`) does. A server that stops answering is ended, so that its stage fails at once and not when
-its requests time out. Killed itself, the keeper takes the server along: the server is told by the kernel, what the server
-started by `tasks.engines.reaper`.
+`tasks.engines.vllm.servers` starts it as `python -m tasks.engines.vllm.server_supervisor FOLDER PORT SECONDS
+SILENCE SLEEPS COMMAND...`. It leaves its parent at once, so that a server outlives the stage that first
+needed it, and lives as long as one lease (`tasks.engines.vllm.leases`) does. A server that stops answering is
+ended, so that its stage fails at once and not when its requests time out. Killed itself, the keeper takes the
+server along: the server is told by the kernel, what the server started by `tasks.engines.reaper`.
 """
 
 from __future__ import annotations
