@@ -14,8 +14,8 @@ import pytest
 
 from schemas.config import EngineSection, ModelSection, ServeSection
 from schemas.load import PROJECT_ROOT
-from tasks.ports import free_port
 from tasks.engines.vllm import leases, servers
+from tasks.ports import free_port
 from tests.support.processes import all_end
 
 SERVER = PROJECT_ROOT / "tests" / "support" / "health_server.py"

@@ -33,11 +33,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas.config import EngineSection, ModelSection
 from schemas.load import PROJECT_ROOT
-from tasks.ports import free_port
 from tasks.engines.models import model_digest, resolve_model
 from tasks.engines.protocol import EngineDied, EngineError
 from tasks.engines.vllm import leases
 from tasks.engines.vllm.settings import engine_arguments, private_variables
+from tasks.ports import free_port
 
 POLL_SECONDS = 0.1
 SLEEP_LEVEL = 1  # weights wait in main memory, the KV cache is dropped
