@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from schemas.config import Config, EngineSection, ModelSection, ServeSection
+from schemas.load import PROJECT_ROOT
 from storage.store import Store
 from tasks.engines.models import resolve_model
 from tasks.engines.protocol import Adapter
@@ -24,8 +25,9 @@ from tests.support.tiny import make_tiny_checkpoint
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two random layers over a byte vocabulary."""
-    return make_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+    """Two random layers, and a tokenizer that knows the words of the prompts: a prompt is a quarter as long."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted((PROJECT_ROOT / "prompts").glob("*.j2"))]
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("tiny"), texts)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ made."""
 import platform
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -124,7 +125,9 @@ def commit_folder(
     return store.commit(workdir, manifest)
 
 
+@cache
 def _versions() -> dict[str, str]:
+    # Reading them takes 60 ms, and a process runs the versions that it began with.
     found = {}
     for name in PACKAGES:
         try:
