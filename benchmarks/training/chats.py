@@ -8,9 +8,9 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from schemas.config import AnchorSection
+from tasks.chat.messages import Message
 from tasks.datasets.chats import Conversation, chat_file, load_conversations
 from tasks.datasets.example import Example
-from tasks.engines.protocol import Message
 from tasks.training.data import encode
 
 if TYPE_CHECKING:

@@ -57,8 +57,8 @@ def play(
     import asyncio
 
     from storage.store import StoreError
+    from tasks.chat.messages import RequestError
     from tasks.engines import EngineConfigError
-    from tasks.engines.protocol import EngineError
     from tasks.environments import UnusableEnvironment
     from tasks.export.play import describe
     from tasks.export.play import play as play_once
@@ -74,7 +74,7 @@ def play(
             ExportError,
             StoreError,
             StageFailed,
-            EngineError,
+            RequestError,
             EngineConfigError,
             UnusableEnvironment,
         ) as error:

@@ -25,8 +25,8 @@ def export_policy_distillation(
 
 def _export(stage: str, file: Path, iteration: int | None, run: str | None, data: Path | None) -> None:
     from storage.store import StoreError
+    from tasks.chat.messages import RequestError
     from tasks.engines.models import ModelError
-    from tasks.engines.protocol import EngineError
     from tasks.export.policy import ExportError
     from tasks.export.rows import export_rows
     from tasks.runtime.stage import StageFailed
@@ -34,7 +34,7 @@ def _export(stage: str, file: Path, iteration: int | None, run: str | None, data
     with usable_config():
         try:
             count = export_rows(open_store(data), load(None, run).run, stage, file, iteration)
-        except (ExportError, StoreError, StageFailed, ModelError, EngineError) as error:
+        except (ExportError, StoreError, StageFailed, ModelError, RequestError) as error:
             fail(str(error), FAILED)
         except OSError as error:
             fail(f"{file}: can't be written ({error.strerror})", FAILED)

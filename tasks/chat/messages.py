@@ -1,14 +1,47 @@
-"""Chats made fit for chat templates that know less: no system role, no tools. Plain functions of messages.
+"""Chat messages, and the functions that adapt them to chat templates without a system role or without tools.
 
-Which of them a tokenizer needs is found out in `tasks.chat.tokenizers`.
+`tasks.chat.templates` finds out which of these a tokenizer needs.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from tasks.chat.response_parser import split_reasoning
-from tasks.engines.protocol import Message, Tool, ToolCall
+
+
+class Function(TypedDict):
+    """Which tool is called, and how. `arguments` as an object, or as the JSON text that OpenAI's servers write."""
+
+    name: str
+    arguments: dict[str, Any] | str
+
+
+class ToolCall(TypedDict):
+    """One call of a tool in an assistant's message."""
+
+    id: str
+    type: Literal["function"]
+    function: Function
+
+
+class Message(TypedDict):
+    """One chat message, as chat templates and OpenAI-compatible servers take it. Roles: system, user, assistant,
+    tool (the result of the call that `tool_call_id` names)."""
+
+    role: str
+    content: str
+    tool_calls: NotRequired[list[ToolCall]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
+
+
+Tool = Mapping[str, Any]
+"""A tool on offer, as an OpenAI function schema: {"type": "function", "function": {name, description, parameters}}."""
+
+
+class RequestError(Exception):
+    """One request that can't be answered; others are unharmed. Its row records the message as its `error`."""
 
 
 def has_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> bool:

@@ -12,9 +12,16 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tasks.chat.messages import for_templates, has_tools, merge_system, spell_tools
+from tasks.chat.messages import (
+    Message,
+    RequestError,
+    Tool,
+    for_templates,
+    has_tools,
+    merge_system,
+    spell_tools,
+)
 from tasks.chat.response_parser import CLOSING, BrokenCall, Call, read_calls, split_reasoning
-from tasks.engines.protocol import EngineError, Message, Tool
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -68,12 +75,12 @@ class ChatTemplate:
         tokenizer: whose template it is.
 
     Raises:
-        EngineError: it has none.
+        RequestError: it has none.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         if not tokenizer.chat_template:
-            raise EngineError(
+            raise RequestError(
                 f"model.name: {tokenizer.name_or_path} has no chat template; take the instruct version of the model"
             )
         self.tokenizer = tokenizer
@@ -96,7 +103,7 @@ class ChatTemplate:
             add_generation_prompt: end where the assistant's next turn begins.
 
         Raises:
-            EngineError: the template refuses these messages (roles out of order, for instance).
+            RequestError: the template refuses these messages (roles out of order, for instance).
         """
         from jinja2.exceptions import TemplateError
 
@@ -104,7 +111,7 @@ class ChatTemplate:
         try:
             text = self._apply(messages, tools, thinking, add_generation_prompt)
         except TemplateError as refused:
-            raise EngineError(f"the chat template refuses these messages: {refused}") from refused
+            raise RequestError(f"the chat template refuses these messages: {refused}") from refused
         opening = opening_of(text)
         if opening and add_generation_prompt and not thinking:
             return f"{text.rstrip()}\n\n{CLOSING[opening]}\n\n"
@@ -146,7 +153,7 @@ class ChatTemplate:
             return False
         try:
             return read_calls(self._said(_CALL, (_TOOL,))) == ("", (Call("@@call@@", {"x": 1}),))
-        except (EngineError, BrokenCall):
+        except (RequestError, BrokenCall):
             return False
 
     def _shows(self, messages: Sequence[Message], tools: Sequence[Tool], *words: str) -> bool:
@@ -162,7 +169,7 @@ class ChatTemplate:
         """What the family's model would have written to say an assistant's message, calls of tools included.
 
         Raises:
-            EngineError: the template refuses the message (several calls at once, for instance).
+            RequestError: the template refuses the message (several calls at once, for instance).
         """
         from jinja2.exceptions import TemplateError
 
@@ -172,7 +179,7 @@ class ChatTemplate:
         try:
             return self._said(for_templates(answer), tools)
         except TemplateError as refused:
-            raise EngineError(f"the chat template refuses this answer: {refused}") from refused
+            raise RequestError(f"the chat template refuses this answer: {refused}") from refused
 
     def _said(self, answer: Message, tools: Sequence[Tool]) -> str:
         """An assistant's message between the beginning of its turn and the turn's end, as the template prints it."""
@@ -184,5 +191,5 @@ class ChatTemplate:
         whole = self._apply([_QUESTION, answer], tools, thinking=False, add_generation_prompt=False)
         ending = plain.rpartition(words["content"])[2]
         if not (whole.startswith(begun) and whole.endswith(ending)):
-            raise EngineError("the chat template prints calls of tools as no model could write them")
+            raise RequestError("the chat template prints calls of tools as no model could write them")
         return split_reasoning(whole[len(begun) : len(whole) - len(ending)])[1].strip()

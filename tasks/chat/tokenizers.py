@@ -15,9 +15,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.chat.messages import Message, RequestError, Tool
 from tasks.chat.response_parser import MARKS
 from tasks.chat.templates import ChatTemplate, opening_of
-from tasks.engines.protocol import EngineError, Message, Tool
 from tasks.lean_imports import without
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ChatTokenizer:
         tokenizer: of transformers, with a chat template.
 
     Raises:
-        EngineError: it has no chat template.
+        RequestError: it has no chat template.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -68,7 +68,7 @@ class ChatTokenizer:
                 an answer is written, scored and trained on under.
 
         Raises:
-            EngineError: the template refuses the messages.
+            RequestError: the template refuses the messages.
         """
         return list(self._prompt(json.dumps([list(messages), list(tools)]), thinking))
 
@@ -86,7 +86,7 @@ class ChatTokenizer:
         """An assistant's message as the family's model writes it, calls of tools included.
 
         Raises:
-            EngineError: the template refuses it.
+            RequestError: the template refuses it.
         """
         return self._template.answer(answer, tools=tools)
 
@@ -143,7 +143,7 @@ def shared_chat_tokenizer(path_or_name: Path | str, revision: str | None = None)
     one process, read with one. Safe from any thread; not to be changed.
 
     Raises:
-        EngineError: as load_chat_tokenizer.
+        RequestError: as load_chat_tokenizer.
     """
     return load_chat_tokenizer(path_or_name, revision)
 
@@ -156,7 +156,7 @@ def load_chat_tokenizer(path_or_name: Path | str, revision: str | None = None) -
         revision: hub revision.
 
     Raises:
-        EngineError: there is no tokenizer there, or it has no chat template.
+        RequestError: there is no tokenizer there, or it has no chat template.
     """
     try:
         if _is_plain(Path(path_or_name)):
@@ -169,7 +169,7 @@ def load_chat_tokenizer(path_or_name: Path | str, revision: str | None = None) -
         return ChatTokenizer(AutoTokenizer.from_pretrained(str(path_or_name), revision=revision))
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise EngineError(f"model.name: no tokenizer can be loaded from {path_or_name}: {reason}") from error
+        raise RequestError(f"model.name: no tokenizer can be loaded from {path_or_name}: {reason}") from error
 
 
 def _is_plain(folder: Path) -> bool:

@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from schemas.config import AnchorSection
 from schemas.load import find_file
+from tasks.chat.messages import Message
 from tasks.datasets.example import Example
-from tasks.engines.protocol import Message
 from tasks.runtime.stage import StageFailed
 
 _DATA = Path(__file__).parent / "data"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from tasks.engines.protocol import Message, Tool
+from tasks.chat.messages import Message, Tool
 from tasks.prompting.truncation import NOTHING, Dropped
 
 # Decides the prompt and the loss. "chat" is general conversation; "demonstration" is a row of any role.

@@ -38,7 +38,7 @@ def build_engine(section: EngineSection, model: ModelSection, cache_dir: Path) -
 
     Raises:
         EngineConfigError: as check_engine.
-        tasks.engines.protocol.EngineError: the model can't be loaded.
+        tasks.chat.messages.RequestError: the model can't be loaded.
         tasks.engines.protocol.EngineDied: vLLM, or a server of our own, does not start.
     """
     check_engine(section, model)

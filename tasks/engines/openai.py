@@ -9,16 +9,8 @@ from typing import Any
 from openai import AsyncOpenAI, OpenAIError
 
 from schemas.config import EngineSection
-from tasks.chat.messages import for_servers, spell_call
-from tasks.engines.protocol import (
-    Capabilities,
-    Completion,
-    EngineError,
-    Request,
-    ScoreRequest,
-    Scores,
-    pick_scores,
-)
+from tasks.chat.messages import RequestError, for_servers, spell_call
+from tasks.engines.protocol import Capabilities, Completion, Request, ScoreRequest, Scores, pick_scores
 
 
 class OpenAIEngine:
@@ -31,7 +23,7 @@ class OpenAIEngine:
             extra_body: further fields of every request; timeout_s, max_retries: of the client library.
 
     Raises:
-        EngineError: the key's variable is not set.
+        RequestError: the key's variable is not set.
     """
 
     def __init__(self, section: EngineSection) -> None:
@@ -43,7 +35,7 @@ class OpenAIEngine:
         # A placeholder where none is named: the library would send $OPENAI_API_KEY to whatever server this is.
         self._key = os.environ.get(section.api_key_env, "") if section.api_key_env else "none"
         if not self._key:
-            raise EngineError(f"api_key_env: the environment variable {section.api_key_env} is not set")
+            raise RequestError(f"api_key_env: the environment variable {section.api_key_env} is not set")
         self._client = AsyncOpenAI(
             base_url=section.base_url,
             api_key=self._key,
@@ -56,9 +48,9 @@ class OpenAIEngine:
     async def generate(self, request: Request) -> Completion:
         """As the protocol."""
         if request.adapter is not None:
-            raise EngineError("a server plays its own model; give the role an engine that takes adapters")
+            raise RequestError("a server plays its own model; give the role an engine that takes adapters")
         if request.regex and not self.capabilities.structured:
-            raise EngineError(
+            raise RequestError(
                 "this server is not known to take a regex; set options.structured or the role's to false"
             )
         sampling, extra = request.sampling, {**self._template(request.thinking), **self._extra}
@@ -79,7 +71,7 @@ class OpenAIEngine:
         )
         choice, usage = answer.choices[0], answer.usage
         if choice.finish_reason not in ("stop", "length", "tool_calls"):
-            raise EngineError(f"the server ended the completion with '{choice.finish_reason}'")
+            raise RequestError(f"the server ended the completion with '{choice.finish_reason}'")
         return Completion(
             text=_whole_text(choice.message),
             finish_reason="length" if choice.finish_reason == "length" else "stop",
@@ -90,7 +82,7 @@ class OpenAIEngine:
     async def score(self, request: ScoreRequest) -> Scores:
         """As the protocol; vLLM servers only, whose tokenizer is asked for the ids."""
         if not self._vllm:
-            raise EngineError("scoring needs a vLLM server; set options.server to vllm if it is one")
+            raise RequestError("scoring needs a vLLM server; set options.server to vllm if it is one")
         prompt = await self._tokenize(
             messages=list(request.messages), add_generation_prompt=True, **self._template(thinking=False)
         )
@@ -126,7 +118,7 @@ class OpenAIEngine:
         except OpenAIError as error:
             # Some servers repeat the key they were sent.
             reason = str(error).replace(self._key, "***")
-            raise EngineError(f"server {self._client.base_url}: {type(error).__name__}: {reason}") from None
+            raise RequestError(f"server {self._client.base_url}: {type(error).__name__}: {reason}") from None
 
     async def close(self) -> None:
         """As the protocol."""

@@ -7,43 +7,11 @@ completions. A stage submits as many requests as it has; batching and concurrenc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired, Protocol, TypedDict, TypeVar
+from typing import Protocol, TypeVar
+
+from tasks.chat.messages import Message, Tool
 
 T = TypeVar("T")
-
-
-class Function(TypedDict):
-    """Which tool is called, and how. `arguments` as an object, or as the JSON text that OpenAI's servers write."""
-
-    name: str
-    arguments: dict[str, Any] | str
-
-
-class ToolCall(TypedDict):
-    """One call of a tool in an assistant's message."""
-
-    id: str
-    type: Literal["function"]
-    function: Function
-
-
-class Message(TypedDict):
-    """One chat message, as chat templates and OpenAI-compatible servers take it. Roles: system, user, assistant,
-    tool (the result of the call that `tool_call_id` names)."""
-
-    role: str
-    content: str
-    tool_calls: NotRequired[list[ToolCall]]
-    tool_call_id: NotRequired[str]
-    name: NotRequired[str]
-
-
-Tool = Mapping[str, Any]
-"""A tool on offer, as an OpenAI function schema: {"type": "function", "function": {name, description, parameters}}."""
-
-
-class EngineError(Exception):
-    """One request failed; others are unharmed. The message is what the row's `error` column will hold."""
 
 
 class EngineDied(Exception):
@@ -203,7 +171,7 @@ class Engine(Protocol):
         """Write one completion.
 
         Raises:
-            EngineError: this request can't be served (too long for the context, refused by the server ...).
+            RequestError: this request can't be served (too long for the context, refused by the server ...).
         """
         ...
 
@@ -211,7 +179,7 @@ class Engine(Protocol):
         """Log-probabilities of a given completion.
 
         Raises:
-            EngineError: as for generate, or the engine does not declare `scoring` (or `topk`, where it is asked).
+            RequestError: as for generate, or the engine does not declare `scoring` (or `topk`, where it is asked).
         """
         ...
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from schemas.config import EngineSection
-from tasks.engines.protocol import Capabilities, Completion, EngineError, Request, ScoreRequest, Scores
+from tasks.chat.messages import RequestError
+from tasks.engines.protocol import Capabilities, Completion, Request, ScoreRequest, Scores
 
 
 class RulesError(Exception):
@@ -65,9 +66,9 @@ class ScriptedEngine:
             read = sum(len(message["content"].split()) for message in request.messages)
             answer = Completion(answer, "stop", prompt_tokens=read, completion_tokens=words)
         if not isinstance(answer, Completion):
-            raise EngineError(f"the rules gave {type(answer).__name__}, not a text or a Completion")
+            raise RequestError(f"the rules gave {type(answer).__name__}, not a text or a Completion")
         if request.regex and not re.fullmatch(request.regex, answer.text):
-            raise EngineError(
+            raise RequestError(
                 f"the rules wrote {answer.text!r}, which does not match the regex {request.regex!r}"
             )
         return answer
@@ -75,7 +76,7 @@ class ScriptedEngine:
     async def score(self, request: ScoreRequest) -> Scores:
         """As the protocol."""
         if self._score is None:
-            raise EngineError("these rules do not score; give them an attribute score(request) -> Scores")
+            raise RequestError("these rules do not score; give them an attribute score(request) -> Scores")
         scores: Scores = await self._ask(self._score, request)
         return scores
 
@@ -83,12 +84,12 @@ class ScriptedEngine:
         try:
             answer = rule(request)
             return await answer if inspect.isawaitable(answer) else answer
-        except EngineError:
+        except RequestError:
             raise
         except Exception as error:
             # Rules are the user's code: whatever it raises is this request's failure, as with any other
             # backend.
-            raise EngineError(f"the rules raised {type(error).__name__}: {error}") from error
+            raise RequestError(f"the rules raised {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
         """Nothing to free."""

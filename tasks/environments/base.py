@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 
 from schemas.rows import Split
-from tasks.engines.protocol import Message
+from tasks.chat.messages import Message
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ async def play(
 
     Raises:
         StageFailed: there is no such task.
-        EngineError: the model can't be loaded.
+        RequestError: the model can't be loaded.
     """
     task = choose_task(policy, task_id, seed)
     config = policy.config if seed is None else policy.config.model_copy(update={"seed": seed})

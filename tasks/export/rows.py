@@ -15,13 +15,13 @@ from typing import Any
 import polars as pl
 
 from storage.store import Committed, Store
+from tasks.chat.messages import Message
 from tasks.chat.templates import template_arguments
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
 from tasks.datasets.drawn_transitions import load_drawn
 from tasks.datasets.example import Example
 from tasks.datasets.sft_examples import critic_examples, drawn_examples, refined_examples
 from tasks.engines.models import resolve_model
-from tasks.engines.protocol import Message
 from tasks.export.policy import ExportError
 from tasks.pipeline.iterations import frozen_config
 from tasks.pipeline.registry import decide, resolve_inputs

@@ -23,7 +23,7 @@ async def yes_probability(
     """p(yes) / (p(yes) + p(no)) of the verdict under the evaluate prompt.
 
     Raises:
-        EngineError: the request can't be scored.
+        RequestError: the request can't be scored.
         StageFailed: the evaluator's engine gives no log-probabilities.
     """
     prompt = evaluate_prompt(ctx, state, action_text, futures)

@@ -9,8 +9,8 @@ from typing import Literal
 
 from schemas.rows import Critique, Future, Generation
 from storage.history import State
+from tasks.chat.messages import RequestError
 from tasks.datasets.drawn_transitions import DrawnTransition
-from tasks.engines.protocol import EngineError
 from tasks.environments.base import Task
 from tasks.improvement.best_of_n import yes_probability
 from tasks.improvement.monte_carlo import play_futures
@@ -129,7 +129,7 @@ async def _scored(ctx: StageContext, row: Critique, state: State, futures: list[
         yes = await yes_probability(
             ctx, state, row.action_text, futures, adapter="refiner", request_key=row.critique_id
         )
-    except EngineError as error:
+    except RequestError as error:
         return _failed(row, "score_failed", str(error))
     return row.model_copy(update={"yes_probability": yes, "optimal": yes > 0.5})
 

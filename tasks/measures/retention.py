@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from math import exp, fsum, log
 
 from schemas.rows import Retention
+from tasks.chat.messages import RequestError
 from tasks.datasets.chats import RETENTION, Conversation, load_conversations
-from tasks.engines.protocol import EngineError, Scores
+from tasks.engines.protocol import Scores
 from tasks.runtime.context import BASE, StageContext
 from tasks.runtime.stage import StageFailed
 
@@ -56,7 +57,7 @@ async def _measure(ctx: StageContext, conversation: Conversation) -> Retention:
         base = await _score(ctx, conversation, BASE)
         trained = ctx.inputs.adapters["policy"] is not None
         policy = await _score(ctx, conversation, "policy") if trained else base
-    except EngineError as error:
+    except RequestError as error:
         return Retention(**known, status="engine_error", error=str(error), tokens=0)
     (base_logprobs,), (policy_logprobs,) = base.segments, policy.segments
     divergences = [divergence(*pair) for pair in zip(_top(base), _top(policy), strict=True)]

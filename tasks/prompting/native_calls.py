@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from storage.history import State
+from tasks.chat.messages import Message, ToolCall
 from tasks.chat.response_parser import BrokenCall, read_calls
-from tasks.engines.protocol import Message, ToolCall
 from tasks.environments.base import ActionFormat
 from tasks.text.formats import read_action, write_action
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from prompts import render
 from schemas.config import Config, Role, RoleSection
 from storage.history import State
+from tasks.chat.messages import Message, Tool
 from tasks.chat.tokenizers import ChatTokenizer, shared_chat_tokenizer
 from tasks.engines.models import resolve_model
-from tasks.engines.protocol import Message, Tool
 from tasks.environments.base import Environment, OffersTools
 from tasks.prompting.native_calls import native_chat
 from tasks.prompting.truncation import Prompt, Window, fit

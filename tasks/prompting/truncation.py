@@ -18,8 +18,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from storage.history import State, without_middle
+from tasks.chat.messages import Message, RequestError, Tool
 from tasks.chat.tokenizers import ChatTokenizer
-from tasks.engines.protocol import EngineError, Message, Tool
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ def fit(
         if holds(messages):
             return Prompt(messages)
         return _shortened(variables, messages, render, holds)
-    except EngineError:
+    except RequestError:
         return Prompt(
             messages
         )  # no chat template, or one that refuses these messages: the engine will say so

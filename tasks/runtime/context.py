@@ -10,18 +10,10 @@ from typing import TypeVar
 from prompts import template_digest
 from schemas.config import Config, Role
 from schemas.rows import Generation
+from tasks.chat.messages import Message, RequestError
 from tasks.chat.response_parser import split_reasoning
 from tasks.engines import build_engine
-from tasks.engines.protocol import (
-    Completion,
-    Engine,
-    EngineError,
-    Message,
-    Request,
-    Sampling,
-    ScoreRequest,
-    Scores,
-)
+from tasks.engines.protocol import Completion, Engine, Request, Sampling, ScoreRequest, Scores
 from tasks.engines.request_journal import RequestJournal
 from tasks.environments import check_environment_model, make_environment
 from tasks.environments.base import Environment, asks_model
@@ -178,7 +170,7 @@ class StageContext(Prompting):
         if completion is None:
             try:
                 completion = await self.engine(section.engine).generate(request)
-            except EngineError as failure:
+            except RequestError as failure:
                 error = str(failure)
             else:
                 if self.journal:
@@ -231,7 +223,7 @@ class StageContext(Prompting):
         what is asked for.
 
         Raises:
-            EngineError: this text can't be scored.
+            RequestError: this text can't be scored.
         """
         section = self.role(role)
         engine = self.engine(section.engine)

@@ -8,7 +8,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Final
 
-from tasks.engines.protocol import Message
+from tasks.chat.messages import Message
 from tasks.environments.base import EnvironmentModelFailed
 from tasks.prompting.truncation import Prompt
 

@@ -9,8 +9,9 @@ of J prompts where J (a', d') were drawn. For `backup.loss: token_kl` it keeps t
 import asyncio
 
 from schemas.rows import BellmanTarget, CorrectedTarget
+from tasks.chat.messages import RequestError
 from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
-from tasks.engines.protocol import EngineError, Scores
+from tasks.engines.protocol import Scores
 from tasks.roles.calls import BackupInputs, backup_prompt, rewrite
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Inputs, Output, Resolver, Stage, StageFailed
@@ -152,7 +153,7 @@ async def score_label(
 
     try:
         own, *rest = await asyncio.gather(score(backup, top_k), *(score(other, 0) for other in others))
-    except EngineError as error:
+    except RequestError as error:
         return row.model_copy(update={"status": "score_failed", "error": str(error)})
     if own is None:
         return row

@@ -53,7 +53,7 @@ def encode(example: Example, chat: "ChatTokenizer", context_length: int) -> Enco
         TooLong: it has more, even with all left out that may be (`tasks.prompting.truncation`). A label is never cut:
             that would be another target.
         TrainingError: its soft targets are of other tokens.
-        tasks.engines.protocol.EngineError: the chat template refuses the messages.
+        tasks.chat.messages.RequestError: the chat template refuses the messages.
     """
     prompt = chat.prompt_ids(example.messages, tools=example.tools)
     segments = (

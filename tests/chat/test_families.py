@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from schemas.config import EngineSection, ModelSection
+from tasks.chat.messages import Message, Tool
 from tasks.chat.response_parser import Call, read_calls, split_reasoning
 from tasks.chat.tokenizers import ChatTokenizer
 from tasks.datasets.example import Example
 from tasks.engines.local.engine import TransformersEngine
-from tasks.engines.protocol import Completion, Message, Request, Sampling, Tool
+from tasks.engines.protocol import Completion, Request, Sampling
 from tasks.training.data import encode
 from tests.support.families import FAMILIES, Family, make_checkpoint, make_tokenizer
 

@@ -8,9 +8,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from schemas.load import PROJECT_ROOT
+from tasks.chat.messages import Message, RequestError
 from tasks.chat.response_parser import split_reasoning
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
-from tasks.engines.protocol import EngineError, Message
 
 SYSTEM, USER = Message(role="system", content="Be brief."), Message(role="user", content="Hello")
 
@@ -39,7 +39,7 @@ def test_a_template_without_system_role_gets_it_in_the_first_user_message(tokeni
     )
     assert "<|im_start|>user\nBe brief.\n\nHello<|im_end|>" in tokenizer.render([SYSTEM, USER])
     tokenizer.tokenizer.chat_template = "{{ raise_exception('no chats today') }}"
-    with pytest.raises(EngineError, match="no chats today"):
+    with pytest.raises(RequestError, match="no chats today"):
         tokenizer.render([USER])
 
 
@@ -71,9 +71,9 @@ def test_the_plain_class_is_taken_where_transformers_would_take_it(tiny_model: P
 def test_a_tokenizer_without_template_is_refused(tiny_model: Path) -> None:
     plain = AutoTokenizer.from_pretrained(tiny_model)
     plain.chat_template = None
-    with pytest.raises(EngineError, match="instruct"):
+    with pytest.raises(RequestError, match="instruct"):
         ChatTokenizer(plain)
-    with pytest.raises(EngineError, match=r"model\.name"):
+    with pytest.raises(RequestError, match=r"model\.name"):
         load_chat_tokenizer(tiny_model / "nothing")
 
 

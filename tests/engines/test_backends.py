@@ -12,18 +12,10 @@ from typing import Literal
 import pytest
 
 from schemas.config import EngineSection, ModelSection
+from tasks.chat.messages import Message, RequestError
 from tasks.chat.tokenizers import load_chat_tokenizer
 from tasks.engines import build_engine, declared_capabilities
-from tasks.engines.protocol import (
-    Adapter,
-    Completion,
-    Engine,
-    EngineError,
-    Message,
-    Request,
-    Sampling,
-    ScoreRequest,
-)
+from tasks.engines.protocol import Adapter, Completion, Engine, Request, Sampling, ScoreRequest
 from tests.support.own_server import OwnServer
 
 QUESTION = (Message(role="system", content="Be brief."), Message(role="user", content="Name a number."))
@@ -155,7 +147,7 @@ async def same_seed_same_text(engine: Engine) -> None:
 async def adapters_speak(engine: Engine, backend: Backend) -> None:
     """Five adapters are more than stay loaded; each gives its own text, in whatever order."""
     if not engine.capabilities.adapters and backend.section.backend == "openai":
-        with pytest.raises(EngineError, match="an engine that takes adapters"):
+        with pytest.raises(RequestError, match="an engine that takes adapters"):
             await engine.generate(ask(adapter=backend.adapters[0]))
         return
     versions = [None, *backend.adapters]
@@ -245,11 +237,11 @@ async def one_error_harms_nobody(engine: Engine, section: EngineSection) -> None
         engine.generate(ask(seed=2)),
         return_exceptions=True,
     )
-    assert isinstance(bad, EngineError)
+    assert isinstance(bad, RequestError)
     assert isinstance(good, Completion) and isinstance(other, Completion)
     if section.backend != "scripted":
         assert "100000" in str(bad) and ("model.context_length" in str(bad) or section.base_url)
-        with pytest.raises(EngineError, match=r"[Ll]ook"):
+        with pytest.raises(RequestError, match=r"[Ll]ook"):
             await engine.generate(ask(regex="(?<!a)b"))
 
 
@@ -281,9 +273,9 @@ def test_a_closed_engine_says_so_and_closes_twice(backend: Backend) -> None:
         running = asyncio.create_task(engine.generate(ask(max_tokens=1500, regex="[0-9]{400}")))
         await asyncio.sleep(0.3)
         await engine.close()
-        with pytest.raises(EngineError, match="closed"):
+        with pytest.raises(RequestError, match="closed"):
             await running
-        with pytest.raises(EngineError, match="closed"):
+        with pytest.raises(RequestError, match="closed"):
             await engine.generate(ask())
 
     backend.run(checks)

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from tasks.chat.messages import RequestError
 from tasks.engines.local.batching import LINGER_S, QUIET_S, BatchWorker, Job
-from tasks.engines.protocol import EngineError
 
 
 def job(payload: int, group: str = "", rows: int = 100) -> Job:
@@ -94,7 +94,7 @@ def test_a_computation_that_fails_fails_those_who_joined_it_too() -> None:
             worker.submit(one) for one in (job(9, "a", 1), job(8, "a", 1), job(3, "b", 1), job(7, "a", 1))
         ]
         results = await asyncio.gather(*asked, return_exceptions=True)
-        assert all(isinstance(r, EngineError) and "broken" in str(r) for r in results)
+        assert all(isinstance(r, RequestError) and "broken" in str(r) for r in results)
 
     taken: list[list[int]] = []
     worker = BatchWorker(compute, "test")

@@ -11,12 +11,13 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from schemas.config import EngineSection, ModelSection
+from tasks.chat.messages import Message
 from tasks.engines.local import prefix_cache as prefixes_module
 from tasks.engines.local import sampler
 from tasks.engines.local.engine import TransformersEngine
 from tasks.engines.local.kv_cache import KVCache
 from tasks.engines.local.prefix_cache import BLOCK, PrefixCache, Text, shared
-from tasks.engines.protocol import Adapter, Completion, Message, Request, Sampling, ScoreRequest
+from tasks.engines.protocol import Adapter, Completion, Request, Sampling, ScoreRequest
 
 RULES = "You guess a number between one and twenty, and are told whether it is higher or lower."
 

@@ -6,17 +6,9 @@ from pathlib import Path
 import pytest
 
 from schemas.config import EngineSection, ModelSection
+from tasks.chat.messages import Message
 from tasks.engines import build_engine
-from tasks.engines.protocol import (
-    Adapter,
-    Completion,
-    Engine,
-    Message,
-    Request,
-    Sampling,
-    ScoreRequest,
-    Scores,
-)
+from tasks.engines.protocol import Adapter, Completion, Engine, Request, Sampling, ScoreRequest, Scores
 
 FIRST = (Message(role="user", content="What is the secret number?"),)
 

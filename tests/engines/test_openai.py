@@ -8,18 +8,10 @@ from typing import Any
 import pytest
 
 from schemas.config import EngineSection, ModelSection
+from tasks.chat.messages import Message, RequestError, ToolCall
 from tasks.chat.response_parser import Call, read_calls, split_reasoning
 from tasks.engines import EngineConfigError, build_engine, check_engine
-from tasks.engines.protocol import (
-    Adapter,
-    Completion,
-    EngineError,
-    Message,
-    Request,
-    Sampling,
-    ScoreRequest,
-    ToolCall,
-)
+from tasks.engines.protocol import Adapter, Completion, Request, Sampling, ScoreRequest
 from tests.support.openai_server import KEY, served
 
 QUESTION = (Message(role="user", content="Name a number."),)
@@ -118,13 +110,13 @@ def test_a_refused_request_fails_alone_and_never_shows_the_key(
         refused, answered = await asyncio.gather(
             engine.generate(bad), engine.generate(good), return_exceptions=True
         )
-        assert isinstance(refused, EngineError) and isinstance(answered, Completion)
+        assert isinstance(refused, RequestError) and isinstance(answered, Completion)
         assert "refused, key was ***" in str(refused) and KEY not in str(refused)
-        with pytest.raises(EngineError, match="regex"):
+        with pytest.raises(RequestError, match="regex"):
             await engine.generate(Request(QUESTION, Sampling(), regex="a"))
-        with pytest.raises(EngineError, match="adapter"):
+        with pytest.raises(RequestError, match="adapter"):
             await engine.generate(Request(QUESTION, Sampling(), adapter=Adapter("v", tmp_path, "d")))
-        with pytest.raises(EngineError, match=r"options\.server"):
+        with pytest.raises(RequestError, match=r"options\.server"):
             await engine.score(ScoreRequest(QUESTION, ("a",)))
         await engine.close()
 

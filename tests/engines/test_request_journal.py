@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tasks.engines.protocol import Completion, Message, Request, Sampling, Scores
+from tasks.chat.messages import Message
+from tasks.engines.protocol import Completion, Request, Sampling, Scores
 from tasks.engines.request_journal import RequestJournal
 
 DONE = Completion('ten\tor "nine"\n', "stop", 7, 2, (4, 5), (-0.5, -1.25))

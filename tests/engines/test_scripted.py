@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from schemas.config import EngineSection, ModelSection
+from tasks.chat.messages import Message, RequestError
 from tasks.engines import build_engine
-from tasks.engines.protocol import Engine, EngineError, Message, Request, Sampling, ScoreRequest
+from tasks.engines.protocol import Engine, Request, Sampling, ScoreRequest
 
 ASKED = (Message(role="user", content="hello there"),)
 
@@ -23,10 +24,10 @@ def test_asynchronous_rules_are_awaited(tmp_path: Path) -> None:
 
 
 def test_a_text_against_the_regex_is_an_error_and_not_an_answer(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="does not match"):
+    with pytest.raises(RequestError, match="does not match"):
         asyncio.run(engine_of("wrong_format", tmp_path).generate(Request(ASKED, Sampling(), regex="[0-9]")))
 
 
 def test_rules_without_a_score_say_so(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="attribute score"):
+    with pytest.raises(RequestError, match="attribute score"):
         asyncio.run(engine_of("slow", tmp_path).score(ScoreRequest(ASKED, ("a",))))

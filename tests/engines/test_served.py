@@ -14,8 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
+from tasks.chat.messages import Message
 from tasks.engines import build_engine
-from tasks.engines.protocol import Adapter, Completion, Engine, EngineDied, Message, Request, Sampling
+from tasks.engines.protocol import Adapter, Completion, Engine, EngineDied, Request, Sampling
 from tasks.engines.vllm.servers import Server, put_to_sleep, read_server, server_dir
 from tests.support.own_server import OwnServer
 from tests.support.processes import all_end
@@ -28,7 +29,8 @@ import asyncio, sys
 from pathlib import Path
 from schemas.config import EngineSection, ModelSection
 from tasks.engines import build_engine
-from tasks.engines.protocol import Message, Request, Sampling
+from tasks.chat.messages import Message
+from tasks.engines.protocol import Request, Sampling
 
 async def ask():
     section, model, cache = sys.argv[1:]

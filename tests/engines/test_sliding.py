@@ -8,9 +8,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, MistralForCausalLM
 
 from schemas.config import EngineSection, ModelSection
+from tasks.chat.messages import Message
 from tasks.engines.local.engine import TransformersEngine
 from tasks.engines.local.kv_cache import fits
-from tasks.engines.protocol import Message, Request, Sampling, ScoreRequest
+from tasks.engines.protocol import Request, Sampling, ScoreRequest
 
 
 @pytest.fixture

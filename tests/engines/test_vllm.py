@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from schemas.config import EngineSection, ModelSection
+from tasks.chat.messages import Message
 from tasks.engines import build_engine
-from tasks.engines.protocol import Adapter, Engine, EngineDied, Message, Request, Sampling, ScoreRequest
+from tasks.engines.protocol import Adapter, Engine, EngineDied, Request, Sampling, ScoreRequest
 from tasks.engines.reaper import watch
 
 OWNER = """

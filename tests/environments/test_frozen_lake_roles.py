@@ -6,7 +6,8 @@ import pytest
 
 from prompts import render
 from storage.history import State
-from tasks.engines.protocol import Message, Request, Sampling, ScoreRequest
+from tasks.chat.messages import Message
+from tasks.engines.protocol import Request, Sampling, ScoreRequest
 from tasks.engines.scripted import capabilities, load_rules
 from tasks.environments.frozen_lake import FrozenLake
 from tasks.environments.frozen_lake.roles import evaluator, rules

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from schemas.load import PROJECT_ROOT
-from tasks.engines.protocol import Message
+from tasks.chat.messages import Message
 from tasks.environments.base import Step, would_accept
 from tasks.environments.tau_bench import TauBench, goals
 from tasks.environments.tau_bench.calls import write_call

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tasks.engines.protocol import Message
+from tasks.chat.messages import Message
 from tasks.environments.base import Step, asks_model
 from tasks.environments.textarena import TextArena
 

@@ -11,7 +11,7 @@ import pytest
 
 from schemas.config import Config, EnvironmentSection
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
-from tasks.engines.protocol import Message
+from tasks.chat.messages import Message
 from tasks.environments import UnusableEnvironment, make_environment
 from tasks.environments.base import EnvironmentModelFailed, Step, Task, asks_model, would_accept
 from tasks.environments.twenty_questions import TwentyQuestions, names

@@ -7,8 +7,8 @@ import pytest
 
 from schemas.config import EngineSection
 from storage.history import State, Turn, without_middle
+from tasks.chat.messages import Message
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
-from tasks.engines.protocol import Message
 from tasks.prompting.truncation import NOTHING, Dropped, Window, fit
 from tests.support.tiny import make_tiny_checkpoint
 

@@ -3,7 +3,8 @@
 import random
 import re
 
-from tasks.engines.protocol import EngineError, Request
+from tasks.chat.messages import RequestError
+from tasks.engines.protocol import Request
 from tests.support.arena_players import STEPS
 from tests.support.rules import number_game, role_of
 
@@ -45,7 +46,7 @@ def opponent(request: Request) -> str:
 def tired_opponent(request: Request) -> str:
     """The same, until its third move."""
     if sum(message["role"] == "assistant" for message in request.messages) == 2:
-        raise EngineError("too tired")
+        raise RequestError("too tired")
     return opponent(request)
 
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from schemas.rows import Split
-from tasks.engines.protocol import EngineError, Request
+from tasks.chat.messages import RequestError
+from tasks.engines.protocol import Request
 from tasks.environments.base import ActionFormat, Ask, Step, Task
 from tests.support.rules import number_game
 
@@ -47,10 +48,10 @@ def speaks(request: Request) -> str:
     first, last = request.messages[0]["content"], request.messages[-1]["content"]
     if first == "answer":
         if last == "[20]":
-            raise EngineError("no answer to twenty")
+            raise RequestError("no answer to twenty")
         return "yes" if int(last.strip("[]")) % 2 else "no"
     if first == "open asked/eval/1":
-        raise EngineError("too tired")
+        raise RequestError("too tired")
     return f"Guess it. ({request.sampling.seed})"
 
 

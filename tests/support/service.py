@@ -3,7 +3,8 @@
 import json
 import re
 
-from tasks.engines.protocol import EngineError, Request, ScoreRequest, Scores
+from tasks.chat.messages import RequestError
+from tasks.engines.protocol import Request, ScoreRequest, Scores
 from tests.support.rules import role_of
 
 
@@ -51,5 +52,5 @@ def customer(request: Request) -> str:
     system = request.messages[0]["content"]
     answers = sum(message["role"] == "assistant" for message in request.messages)
     if re.search(r"\bdaiki", system, re.IGNORECASE) and answers:
-        raise EngineError("the line is dead")
+        raise RequestError("the line is dead")
     return ("Good day.", "Yes.", "###STOP###")[min(answers, 2)]

@@ -14,8 +14,9 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+from tasks.chat.messages import RequestError
 from tasks.chat.tokenizers import ChatTokenizer
-from tasks.engines.protocol import Adapter, EngineError
+from tasks.engines.protocol import Adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,14 +31,14 @@ def load_model(
     """A causal language model for inference; `attention` names one of transformers' implementations.
 
     Raises:
-        EngineError: it can't be loaded.
+        RequestError: it can't be loaded.
     """
     try:
         model = AutoModelForCausalLM.from_pretrained(
             str(path), revision=revision, dtype=dtype, attn_implementation=attention
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise EngineError(f"no model can be loaded from {path}: {str(error).splitlines()[0]}") from error
+        raise RequestError(f"no model can be loaded from {path}: {str(error).splitlines()[0]}") from error
     # Checkpoints ship sampling defaults (a repetition penalty, say) that would change what is asked for.
     shipped = model.generation_config
     model.generation_config = GenerationConfig(
@@ -82,7 +83,7 @@ class AdapterPool:
         """The model to compute with, under an adapter or (None) without any.
 
         Raises:
-            EngineError: the adapter can't be loaded.
+            RequestError: the adapter can't be loaded.
         """
         if adapter is None and self._peft is not None:
             with self._peft.disable_adapter():
@@ -140,4 +141,6 @@ def naming(adapter: Adapter) -> Iterator[None]:
         yield
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise EngineError(f"adapter {adapter.version} at {adapter.path} can't be loaded: {reason}") from error
+        raise RequestError(
+            f"adapter {adapter.version} at {adapter.path} can't be loaded: {reason}"
+        ) from error

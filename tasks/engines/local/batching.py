@@ -17,7 +17,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.engines.protocol import EngineError
+from tasks.chat.messages import RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Job:
         except InvalidStateError:
             return
 
-    def fail(self, error: EngineError) -> None:
+    def fail(self, error: RequestError) -> None:
         """Hand the caller an error, likewise."""
         try:
             self.future.set_exception(error)
@@ -97,11 +97,11 @@ class BatchWorker:
         """Queue a job and wait for its result. Cancelling the wait takes only this job back, unless it runs already.
 
         Raises:
-            EngineError: the job failed, its batch failed, or the engine was closed.
+            RequestError: the job failed, its batch failed, or the engine was closed.
         """
         with self._changed:
             if self._closing:
-                raise EngineError("the engine is closed")
+                raise RequestError("the engine is closed")
             self._pending.append(job)
             self._arrived += 1
             self._loop = asyncio.get_running_loop()
@@ -141,14 +141,14 @@ class BatchWorker:
                 logger.exception("a batch of %d requests failed", len(self._running))
                 reason = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
                 failure = (
-                    error if isinstance(error, EngineError) else EngineError(f"the batch failed: {reason}")
+                    error if isinstance(error, RequestError) else RequestError(f"the batch failed: {reason}")
                 )
                 for job in self._running:
                     job.fail(failure)
             for job in self._running:
-                job.fail(EngineError("the engine gave no result for this request"))
+                job.fail(RequestError("the engine gave no result for this request"))
         for job in self._pending:
-            job.fail(EngineError("the engine was closed before this request ran"))
+            job.fail(RequestError("the engine was closed before this request ran"))
 
     def _next_batch(self) -> list[Job]:
         """Blocks until there is something to compute; empty when closing."""

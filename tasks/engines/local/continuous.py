@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import torch
 
+from tasks.chat.messages import RequestError
 from tasks.engines.local.batching import Job
 from tasks.engines.local.kv_cache import KVCache
 from tasks.engines.local.prefill import chunks
 from tasks.engines.local.prefix_cache import Entry, PrefixCache, Text, shared
 from tasks.engines.local.sampler import Row, advance
-from tasks.engines.protocol import EngineError
 
 JOIN_SHARE = (
     8  # newcomers are read once an eighth of the rows is free: a few together are read faster than one by one
@@ -103,14 +103,14 @@ class ContinuousBatch:
             closing: whether to give up.
 
         Raises:
-            EngineError: the engine is closing.
+            RequestError: the engine is closing.
         """
         try:
             while jobs or self._rows:
                 self._join(jobs)
                 self._write()
                 if self._rows and closing():
-                    raise EngineError("the engine was closed while this request ran")
+                    raise RequestError("the engine was closed while this request ran")
                 room = self._size - len(self._rows)
                 jobs = more(room) if room >= max(1, self._size // JOIN_SHARE) or not self._rows else []
         finally:

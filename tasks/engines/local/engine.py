@@ -20,6 +20,7 @@ import xgrammar
 from transformers.utils import logging as transformers_logging
 
 from schemas.config import EngineSection, ModelSection
+from tasks.chat.messages import RequestError
 from tasks.chat.tokenizers import ChatTokenizer, shared_chat_tokenizer
 from tasks.engines.local.adapters import AdapterPool, load_model, stop_ids
 from tasks.engines.local.attention import register as grouped_attention
@@ -32,15 +33,7 @@ from tasks.engines.local.prefix_cache import PrefixCache, Text, shared
 from tasks.engines.local.sampler import Row
 from tasks.engines.local.scoring import Scorer
 from tasks.engines.models import resolve_model
-from tasks.engines.protocol import (
-    Capabilities,
-    Completion,
-    EngineError,
-    Request,
-    ScoreRequest,
-    Scores,
-    make_scores,
-)
+from tasks.engines.protocol import Capabilities, Completion, Request, ScoreRequest, Scores, make_scores
 
 if TYPE_CHECKING:
     from xgrammar import CompiledGrammar
@@ -58,7 +51,7 @@ class TransformersEngine:
         model: weights, dtype, device and context length.
 
     Raises:
-        EngineError: the model can't be loaded.
+        RequestError: the model can't be loaded.
         tasks.engines.models.ModelError: it can't be found.
     """
 
@@ -130,7 +123,7 @@ class TransformersEngine:
 
     def _check_length(self, prompt: int, completion: int) -> None:
         if prompt + completion > self._context_length:
-            raise EngineError(
+            raise RequestError(
                 f"a prompt of {prompt} tokens and a completion of up to {completion} do not fit into "
                 f"model.context_length = {self._context_length}; raise it or shorten the role's max_tokens"
             )
@@ -139,7 +132,7 @@ class TransformersEngine:
         try:
             return self._compile(regex)
         except RuntimeError as error:
-            raise EngineError(
+            raise RequestError(
                 f"the regex {regex!r} can't be compiled: {str(error).splitlines()[0]}"
             ) from error
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 import torch
 from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel, StaticCache
 
+from tasks.chat.messages import RequestError
 from tasks.chat.tokenizers import ChatTokenizer
 from tasks.engines.local.batching import Job
 from tasks.engines.local.padding import pad_rows, padded
 from tasks.engines.local.sampler import Halt, Row, RowSampler
-from tasks.engines.protocol import EngineError, Sampling
+from tasks.engines.protocol import Sampling
 
 ONE_TOKEN = Sampling(max_tokens=1)  # of the rows that fill up a deterministic batch
 
@@ -40,7 +41,7 @@ class GenerateBatch:
         """Fill the futures of jobs; payloads are `tasks.engines.local.continuous.GenerationRequest`.
 
         Raises:
-            EngineError: the engine is closing.
+            RequestError: the engine is closing.
         """
         by_row = {job.payload.row: job for job in jobs}
         rows: list[Row] = list(by_row)
@@ -75,7 +76,7 @@ class GenerateBatch:
             if not left:
                 return
             if closing():
-                raise EngineError("the engine was closed while this request ran")
+                raise RequestError("the engine was closed while this request ran")
             # Finished rows cost as much as others: the rest goes on without them.
             rows = [rows[index] for index in left]
             mask = torch.nn.functional.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=1)[left]

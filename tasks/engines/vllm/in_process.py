@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.config import EngineSection, ModelSection
+from tasks.chat.messages import RequestError
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.engines.protocol import (
     Adapter,
     Completion,
     EngineDied,
-    EngineError,
     Request,
     ScoreRequest,
     Scores,
@@ -135,7 +135,7 @@ class VllmEngine:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         if self._closed:
-            raise EngineError("the engine is closed")
+            raise RequestError("the engine is closed")
         lora, key = None, ""
         if adapter is not None and (self._section.merge_adapters or not adapter.is_lora):
             key = adapter.digest
@@ -151,11 +151,11 @@ class VllmEngine:
                 TokensPrompt(prompt_token_ids=prompt), params, request_id, lora_request=lora
             )
             outputs = [output async for output in stream]
-        except (EngineError, EngineDied):
+        except (RequestError, EngineDied):
             raise
         except EngineDeadError as error:
             if self._closed:
-                raise EngineError("the engine is closed") from error
+                raise RequestError("the engine is closed") from error
             raise EngineDied(
                 "vLLM's engine process has ended (its own log above says why). Run the stage again: it goes on from "
                 "the requests that were answered"
@@ -163,9 +163,9 @@ class VllmEngine:
         except Exception as error:
             # A refused request, an adapter it can't load: vLLM's errors have no common base.
             reason = str(error).strip() or type(error).__name__
-            raise EngineError(f"vLLM refused or failed this request: {reason}") from error
+            raise RequestError(f"vLLM refused or failed this request: {reason}") from error
         if not outputs:
-            raise EngineError("vLLM gave no output for this request")
+            raise RequestError("vLLM gave no output for this request")
         return outputs[-1]
 
     def _checkpoint(self, adapter: Adapter | None) -> Path | str:

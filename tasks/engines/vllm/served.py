@@ -13,13 +13,13 @@ from typing import Any
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, NotFoundError, OpenAIError
 
 from schemas.config import EngineSection, ModelSection
+from tasks.chat.messages import RequestError
 from tasks.chat.tokenizers import load_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.engines.protocol import (
     Adapter,
     Completion,
     EngineDied,
-    EngineError,
     Request,
     ScoreRequest,
     Scores,
@@ -132,7 +132,7 @@ class ServedEngine:
     async def _complete(self, adapter: Adapter | None, **fields: Any) -> dict[str, Any]:
         """The one choice of a completion, as the server sent it."""
         if self._closed:
-            raise EngineError("the engine is closed")
+            raise RequestError("the engine is closed")
         try:
             async with self._slots:
                 name = await self._load(adapter)
@@ -148,7 +148,7 @@ class ServedEngine:
         except RuntimeError as error:  # of the client library: it was closed under a request
             if not self._closed:
                 raise
-            raise EngineError("the engine is closed") from error
+            raise RequestError("the engine is closed") from error
         return dict(answer.model_dump()["choices"][0])
 
     async def _load(self, adapter: Adapter | None) -> str:
@@ -156,7 +156,9 @@ class ServedEngine:
         if adapter is None:
             return BASE
         if not adapter.is_lora:
-            raise EngineError(f"{adapter.path} holds no LoRA adapter, and a server of our own takes no other")
+            raise RequestError(
+                f"{adapter.path} holds no LoRA adapter, and a server of our own takes no other"
+            )
         name = adapter.digest
         async with self._loading.setdefault(name, asyncio.Lock()):
             if name not in self._loaded:
@@ -176,12 +178,12 @@ class ServedEngine:
     async def _fault(self, error: OpenAIError) -> Exception:
         """A request's own fault, or, when the server does not answer any more, the engine's."""
         if self._closed:
-            return EngineError("the engine is closed")
+            return RequestError("the engine is closed")
         lost = isinstance(error, APIConnectionError) or (
             isinstance(error, APIStatusError) and error.status_code >= 500
         )
         if not lost or (await asyncio.to_thread(answers, self._server)):
-            return EngineError(f"the vLLM server refused or failed this request: {error}")
+            return RequestError(f"the vLLM server refused or failed this request: {error}")
         return EngineDied(
             f"the vLLM server at {self._server.root_url} has ended: {last_error(self._folder)}; its log is "
             f"{self._folder / 'server.log'}. Run the stage again: it starts the server anew and goes on from the "

@@ -33,8 +33,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas.config import EngineSection, ModelSection
 from schemas.load import PROJECT_ROOT
+from tasks.chat.messages import RequestError
 from tasks.engines.models import model_digest, resolve_model
-from tasks.engines.protocol import EngineDied, EngineError
+from tasks.engines.protocol import EngineDied
 from tasks.engines.vllm import leases
 from tasks.engines.vllm.settings import engine_arguments, private_variables
 from tasks.ports import free_port
@@ -216,7 +217,7 @@ def put_to_sleep(cache_dir: Path) -> list[str]:
         if server.state == "ready" and server.sleeps and not leases.live(folder, "stage"):
             try:
                 _call(server, "POST", f"/sleep?level={SLEEP_LEVEL}&mode=wait")
-            except EngineError as error:
+            except RequestError as error:
                 failed.append(str(error))
     return failed
 
@@ -225,7 +226,7 @@ def answers(server: Server) -> bool:
     """Whether a server is alive and well."""
     try:
         _call(server, "GET", "/health", seconds=5)
-    except EngineError:
+    except RequestError:
         return False
     return True
 
@@ -236,7 +237,7 @@ def _call(server: Server, method: str, path: str, seconds: float = CALL_SECONDS)
         with urllib.request.urlopen(request, timeout=seconds) as answer:
             return json.loads(answer.read() or "null")
     except (urllib.error.URLError, OSError) as error:
-        raise EngineError(f"the vLLM server at {server.root_url} does not answer {path}: {error}") from error
+        raise RequestError(f"the vLLM server at {server.root_url} does not answer {path}: {error}") from error
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.config import EngineSection, ModelSection
-from tasks.engines.protocol import Capabilities, Completion, EngineError
+from tasks.chat.messages import RequestError
+from tasks.engines.protocol import Capabilities, Completion
 
 if TYPE_CHECKING:  # tasks.chat imports tasks.engines.protocol, and so this package
     from tasks.chat.tokenizers import ChatTokenizer
@@ -101,10 +102,10 @@ def check_length(model: ModelSection, prompt: int, completion: int) -> None:
     """Refuse what does not fit into the context window.
 
     Raises:
-        EngineError: prompt and completion together are longer.
+        RequestError: prompt and completion together are longer.
     """
     if prompt + completion > model.context_length:
-        raise EngineError(
+        raise RequestError(
             f"a prompt of {prompt} tokens and a completion of up to {completion} do not fit into "
             f"model.context_length = {model.context_length}; raise it or shorten the role's max_tokens"
         )

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from tasks.engines.protocol import Message
+from tasks.chat.messages import Message
 from tasks.environments.base import Ask
 from tasks.environments.tau_bench.package import user_messages
 

@@ -2,7 +2,7 @@
 
 import re
 
-from tasks.engines.protocol import Message
+from tasks.chat.messages import Message
 from tasks.environments.base import ActionFormat, Ask
 
 

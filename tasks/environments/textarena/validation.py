@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tasks.engines.protocol import Message
+from tasks.chat.messages import Message
 from tasks.environments.base import EpisodeFailed, Step, Task
 
 if TYPE_CHECKING:

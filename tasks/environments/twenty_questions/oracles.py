@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from tasks.engines.protocol import Message
+from tasks.chat.messages import Message
 from tasks.environments.base import Ask, EnvironmentModelFailed, any_of
 from tasks.environments.twenty_questions.names import key
 from tasks.environments.twenty_questions.questions import Question
