@@ -1,1 +1,1 @@
-"""The command `nlac`, one module per group of commands."""
+"""The command `nlac`: one module per group of commands, and what `nlac iterate` shows."""

@@ -1,4 +1,4 @@
-"""Live progress of an iteration's stages in the terminal, from the small files that the stages keep."""
+"""Live progress of an iteration's stages in the terminal, from their progress files."""
 
 import time
 from pathlib import Path
@@ -9,15 +9,16 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from flows.deployments.progress import ProgressFile, progress_line
+from tasks.runtime.progress import ProgressState
 
 PLAIN_SECONDS = 5.0
 
 
 class Display:
-    """Bars on a terminal, a plain line now and then elsewhere.
+    """Bars on a terminal; elsewhere a plain line every PLAIN_SECONDS.
 
     Args:
-        console: where to.
+        console: where to print.
         root: the data root.
         run: the run shown.
         stages: its stages, in order.
@@ -31,7 +32,7 @@ class Display:
             TextColumn("{task.description:<20}"), bar, TextColumn("{task.fields[line]}"), console=console
         )
         self._tasks: dict[str, TaskID] = {}
-        self._said: dict[str, tuple[float, str]] = {}
+        self._printed: dict[str, tuple[float, str]] = {}
         self._live = Live(self._bars, console=console, refresh_per_second=4) if console.is_terminal else None
 
     def __enter__(self) -> "Display":
@@ -46,33 +47,32 @@ class Display:
             self._live.stop()
 
     def show(self, line: str) -> None:
-        """A line of Prefect's own account; its heartbeats are left out."""
+        """Print a line of Prefect's output, unless it is a heartbeat."""
         if "flow-run.heartbeat" not in line:
             self.console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def refresh(self, *, last: bool = False) -> None:
-        """Look what the stages say now."""
+        """Show the stages' present progress."""
         for stage in self.stages:
             progress = ProgressFile.read(self.root, self.run, stage, self.since)
             if progress is None:
                 continue
             if self._live:
-                self._draw(stage, progress)
+                self._draw(stage, progress.state)
             else:
-                self._tell(stage, progress, last)
+                self._print(stage, progress.state, last)
 
-    def _draw(self, stage: str, progress: ProgressFile) -> None:
-        state = progress.state
+    def _draw(self, stage: str, state: ProgressState) -> None:
         if stage not in self._tasks:
             self._tasks[stage] = self._bars.add_task(stage, line="")
         self._bars.update(
             self._tasks[stage], completed=state.done, total=max(state.total, 1), line=progress_line(state)
         )
 
-    def _tell(self, stage: str, progress: ProgressFile, last: bool) -> None:
-        line = progress_line(progress.state)
-        when, before = self._said.get(stage, (0.0, ""))
-        ended = progress.state.done >= progress.state.total
-        if line != before and (last or ended or time.monotonic() - when > PLAIN_SECONDS):
-            self._said[stage] = (time.monotonic(), line)
+    def _print(self, stage: str, state: ProgressState, last: bool) -> None:
+        line = progress_line(state)
+        when, before = self._printed.get(stage, (0.0, ""))
+        due = last or state.done >= state.total or time.monotonic() - when > PLAIN_SECONDS
+        if line != before and due:
+            self._printed[stage] = (time.monotonic(), line)
             self.console.print(f"{stage}: {line}", highlight=False, markup=False)

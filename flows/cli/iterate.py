@@ -1,4 +1,4 @@
-"""`nlac iterate`, behind `make iteration`: one iteration, shown while it runs and summed up after."""
+"""`nlac iterate`, behind `make iteration`: run one iteration, show its progress, sum it up."""
 
 import json
 import signal
@@ -19,16 +19,17 @@ from rich.console import Console
 from flows.cli.display import Display
 from flows.cli.summary import retry_hint, summary
 from flows.deployments.parameters import resolve
-from flows.stack import control as stacks
+from flows.stack import control
 from flows.stack.environment import client_environment, stack_dir
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
+from tasks.pipeline.checks import check_config
 from tasks.pipeline.registry import stages_of
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the user asked for."""
+class Request:
+    """What the user asks for; `config` is an absolute path."""
 
     config: Path | None
     run: str | None
@@ -38,20 +39,20 @@ class Wish:
 
     @property
     def options(self) -> dict[str, object]:
-        """What was given that running again needs too."""
+        """The given options that running again needs too."""
         return {"config": self.config, "run": self.run, "seed": self.seed}
 
 
 @contextmanager
-def stack_for(root: Path, config: Path | None, console: Console) -> Iterator[tuple[stacks.Stack, bool]]:
-    """The running stack, or one of our own that is stopped again; and whether it is our own."""
-    running = stacks.read_stack(root)
+def stack_for(root: Path, config: Path | None, console: Console) -> Iterator[tuple[control.Stack, bool]]:
+    """The running stack, or one of our own that is stopped in the end; and whether it is our own."""
+    running = control.read_stack(root)
     if running is not None:
         console.print(f"Using the local stack at {running.ui_url}", highlight=False)
         yield running, False
         return
     console.print("Starting a local stack: Prefect server, work pools, workers, deployments ...")
-    running = stacks.up(root, config)
+    running = control.up(root, config)
     where = stack_dir(root)
     console.print(
         f"PREFECT_API_URL={running.api_url}  PREFECT_HOME={where / 'prefect'}",
@@ -62,30 +63,35 @@ def stack_for(root: Path, config: Path | None, console: Console) -> Iterator[tup
         yield running, True
     finally:
         console.print("Stopping the local stack ...")
-        stacks.down(root)
+        control.down(root)
 
 
-def run_and_show(root: Path, wish: Wish) -> int:
+def run_and_show(root: Path, request: Request) -> int:
     """Run an iteration and show it.
 
     Returns:
         The exit code: 0, or 1 when a stage failed.
+
+    Raises:
+        ConfigError: the configuration can't be used; nothing is created.
+        StackError: the stack did not start.
     """
-    for number_of_signal in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number_of_signal, lambda *_: sys.exit(1))  # so that what we started is stopped
-    console = Console()
-    config = str(wish.config) if wish.config else None
+    config = str(request.config) if request.config else None
     store = Store(root)
-    resolved, number = resolve(store, wish.run, config, wish.iteration, wish.seed, stage_alone=False)
+    resolved, number = resolve(store, request.run, config, request.iteration, request.seed, stage_alone=False)
+    check_config(resolved, root)
+    for stopping in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(stopping, lambda *_: sys.exit(1))  # so that what we started is stopped
+    console = Console()
     parameters = {
         "run": resolved.run,
         "config": config,
         "iteration": number,
-        "force": wish.force,
-        "seed": wish.seed,
+        "force": request.force,
+        "seed": request.seed,
     }
     started = time.time()
-    with stack_for(root, wish.config, console) as (stack, own):
+    with stack_for(root, request.config, console) as (stack, own):
         command = "prefect deployment run nlac/iteration --watch"
         console.print(f"Running: {command}", highlight=False)
         environment = {**client_environment(root, stack.api_url), "COLUMNS": "200"}
@@ -115,14 +121,14 @@ def run_and_show(root: Path, wish: Wish) -> int:
             soft_wrap=True,
             markup=False,
         )
-        console.print(retry_hint(root, wish.options, own), highlight=False, soft_wrap=True, markup=False)
+        console.print(retry_hint(root, request.options, own), highlight=False, soft_wrap=True, markup=False)
         return 1
     summary(console, store, resolved, number, started, stack.ui_url)
     return 0
 
 
 def _lines(process: subprocess.Popen[str], display: Display) -> Iterator[str]:
-    """The command's output line by line, the display kept up to date meanwhile."""
+    """The command's output line by line; the display is refreshed meanwhile."""
     queue: SimpleQueue[str | None] = SimpleQueue()
 
     def read() -> None:
@@ -144,15 +150,15 @@ def _lines(process: subprocess.Popen[str], display: Display) -> Iterator[str]:
         yield line
 
 
-def _api(stack: stacks.Stack, path: str, body: object = None) -> dict[str, Any]:
+def _api(stack: control.Stack, path: str, body: object = None) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{stack.api_url}{path}", data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=10) as answer:
         return dict(json.load(answer))
 
 
-def _why(stack: stacks.Stack, flow_run: str) -> str:
-    """The flow run's own account of its end; it names the stage and the commands that retry it."""
+def _why(stack: control.Stack, flow_run: str) -> str:
+    """Why the flow run failed, in its own words: the stage and the commands that retry it."""
     if not flow_run:
         return "Prefect did not accept the run; its message stands above."
     try:
@@ -161,5 +167,5 @@ def _why(stack: stacks.Stack, flow_run: str) -> str:
         return f"The Prefect server does not answer any more ({error})."
 
 
-def _cancel(stack: stacks.Stack, flow_run: str) -> None:
+def _cancel(stack: control.Stack, flow_run: str) -> None:
     _api(stack, f"/flow_runs/{flow_run}/set_state", {"state": {"type": "CANCELLING"}})

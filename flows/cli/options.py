@@ -1,31 +1,50 @@
-"""What the data commands share: options, how a store and a configuration are found, how a command fails."""
+"""What commands share: options, finding a store and a configuration, and how a command fails."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
+
+from schemas.load import ConfigError, data_root, load_config
 
 if TYPE_CHECKING:
     from schemas.config import Config
     from storage.store import Store
 
 USAGE, FAILED = 2, 1
-"""Exit codes: what was asked for can't be done as asked; it could not be done."""
+"""Exit codes: the command can't be carried out as given; it failed."""
 
 Data = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="data root; else NLAC_DATA, else data/")
 ]
 Run = Annotated[str | None, typer.Option(help="run; else the configuration's")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="configuration; else configs/default.yaml")]
 PolicyOf = Annotated[
     int | None, typer.Option(help="iteration that trained the policy; else the newest", min=0)
 ]
 
 
+class Commands(TyperGroup):
+    """Commands that end with one message and an exit code where the program's own exceptions are raised.
+
+    Such an exception says what was wrong and what to do. Any other one is a bug and keeps its traceback.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            fail(str(error), USAGE)
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in ("flows", "storage", "tasks", "prompts"):
+                raise
+            fail(str(error), FAILED)
+
+
 def open_store(data: Path | None) -> "Store":
     """The store below the data root; creates nothing."""
-    from schemas.load import data_root
     from storage.store import Store
 
     return Store(data_root(data))
@@ -33,20 +52,7 @@ def open_store(data: Path | None) -> "Store":
 
 def load(file: Path | None, run: str | None = None) -> "Config":
     """A configuration, for another run where one is named; raises ConfigError."""
-    from schemas.load import load_config
-
     return load_config(file, {"run": run} if run is not None else {})
-
-
-@contextmanager
-def usable_config() -> Iterator[None]:
-    """A configuration that can't be used ends the command with its message and exit code 2."""
-    from schemas.load import ConfigError
-
-    try:
-        yield
-    except ConfigError as error:
-        fail(str(error), USAGE)
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What `nlac iterate` says at the end: the table of stages, where the data lies, how to go on."""
+"""What `nlac iterate` prints at the end: the table of stages, where the data is, how to go on."""
 
 import sys
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ FIRST_QUERY = (
 
 
 def nlac_command(root: Path) -> tuple[str, str]:
-    """How the user calls nlac, and the option that names this data root where it is not the usual one."""
+    """How the user calls nlac, and the option that names this data root if it is not the usual one."""
     program = Path(sys.argv[0])
     here = (
         program.relative_to(Path.cwd())
@@ -37,25 +37,25 @@ def retry_hint(root: Path, options: Mapping[str, object], own: bool) -> str:
 
     Args:
         root: the data root.
-        options: what the user gave to `nlac iterate`, by option name; None where nothing.
-        own: whether the stack was our own, and so is stopped by now.
+        options: what the user gave to `nlac iterate`, by option name; None for what was not given.
+        own: whether the stack was our own, so that it is stopped by now.
     """
     program, data = nlac_command(root)
     given = [f"--{name} {value}" for name, value in options.items() if value is not None]
     again = " ".join([f"{program} iterate{data}", *given]) if given or data else "make iteration"
     first = f" (after {program} up{data})" if own else ""
-    return f"Any of these commands goes on at that stage{first}, and so does running again: {again}"
+    return f"Each of these commands goes on at that stage{first}, and so does running again: {again}"
 
 
 def summary(console: Console, store: Store, config: Config, number: int, started: float, ui_url: str) -> None:
-    """The table of an iteration's stages, where the data lies, and what to do next.
+    """Print the table of an iteration's stages, where the data is, and what to do next.
 
     Args:
         console: where to print.
         store: the artifact store.
         config: the run's configuration.
         number: the iteration.
-        started: when it was started (seconds since the epoch); what was committed before is reused.
+        started: when it was started (seconds since the epoch); a stage committed before was reused.
         ui_url: address of the Prefect UI.
     """
     table = Table(

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import typer
 import yaml
 from typer.testing import CliRunner, Result
 
-from flows.cli.data_commands import register
+from flows.cli.main import app
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, dump_config, load_config
 from schemas.rows import TABLES
@@ -30,9 +29,6 @@ from tasks.pipeline.iterations import begin_iteration
 from tasks.pipeline.registry import ALGORITHMS, STAGES, resolve_inputs
 from tests.support.committed import commit_rows
 from tests.support.rows import episode, transitions
-
-app = typer.Typer()
-register(app)
 
 
 @pytest.fixture
@@ -223,7 +219,7 @@ def test_the_reference_pages_are_up_to_date() -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys, typer; from flows.cli.data_commands import register; register(typer.Typer())\n"
+        "import sys, flows.cli.main\n"
         "sys.exit(sorted({'duckdb', 'polars', 'torch', 'prefect', 'mlflow', 'textarena'} & set(sys.modules)))"
     )
     environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
@@ -246,11 +242,8 @@ def test_mlflow_ui_serves_the_data_root_s_store(store: Store) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    code = (
-        "import sys, typer; from flows.cli.data_commands import register; a = typer.Typer(); register(a); a()"
-    )
     server = subprocess.Popen(
-        [sys.executable, "-c", code, "mlflow-ui", "--port", str(port)],
+        [sys.executable, "-m", "flows.cli", "mlflow-ui", "--port", str(port)],
         env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT), "NLAC_DATA": str(store.root)},
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     )  # fmt: skip

@@ -3,19 +3,15 @@
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from flows.cli.data_commands import register
+from flows.cli.main import app
 from schemas.config import EnvironmentSection
 from schemas.load import PROJECT_ROOT
 from tasks.environments import UnusableEnvironment, make_environment
 from tasks.environments.base import ActionFormat, Task
 from tasks.environments.frozen_lake import FrozenLake
 from tasks.environments.registry import BUILTIN, Builtin
-
-app = typer.Typer()
-register(app)
 
 
 def env(*words: str) -> Result:

@@ -3,14 +3,10 @@
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from flows.cli.data_commands import register
+from flows.cli.main import app
 from tests.support.logs import TOOLS, conversation, write_json
-
-app = typer.Typer()
-register(app)
 
 
 @pytest.fixture

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from flows.cli.data_commands import register
+from flows.cli.main import app
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
@@ -54,8 +53,6 @@ def test_the_example_runs_a_whole_iteration_from_outside_the_package(
 
 
 def test_the_example_is_short_and_has_no_fault(nim: Path) -> None:
-    app = typer.Typer()
-    register(app)
     said = CliRunner().invoke(app, ["env", "validate", "nim:Nim", "--option", "largest=12"])
     assert (said.exit_code, said.stdout) == (0, "nim: no fault (100 train tasks, 20 eval tasks)\n")
     lines = [line for line in nim.read_text().splitlines() if line.strip()]

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from typer.testing import CliRunner, Result
 
-from flows.cli.data_commands import register
+from flows.cli.main import app
 from schemas.config import Config
 from storage.store import Store
 from tasks.engines.models import resolve_model
@@ -20,8 +19,6 @@ from tests.support.committed import commit_rows
 
 pytestmark = pytest.mark.model
 
-app = typer.Typer()
-register(app)
 CONFIG = Config.model_validate(
     {
         "run": "trial",

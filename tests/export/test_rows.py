@@ -7,10 +7,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from flows.cli.data_commands import register
+from flows.cli.main import app
 from schemas.config import Config
 from storage.store import Store
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
@@ -21,8 +20,6 @@ from tasks.training.data import encode
 from tests.support.families import FAMILIES, make_checkpoint, make_tokenizer
 
 STAGES = {"critic-sft": "critic", "policy-distillation": "policy"}
-app = typer.Typer()
-register(app)
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,19 @@
-"""The commands about environments: list the built-in ones, check any without a model."""
+"""`nlac env`: list the built-in environments, check any environment without a model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.options import FAILED, USAGE, fail, load, usable_config
+from flows.cli.options import FAILED, USAGE, fail, load
 
 if TYPE_CHECKING:
     from schemas.config import EnvironmentSection
 
-
-def register_environments(app: typer.Typer) -> None:
-    """Add `nlac env`."""
-    environments = typer.Typer(no_args_is_help=True, help="List environments, or check one without a model.")
-    environments.command("list")(list_environments)
-    environments.command("validate")(validate)
-    app.add_typer(environments, name="env")
+app = typer.Typer(no_args_is_help=True, help="List environments, or check one without a model.")
 
 
+@app.command("list")
 def list_environments() -> None:
     """The built-in environments: what each is, what it needs, and whether that is there."""
     from tasks.environments.registry import BUILTIN
@@ -33,6 +28,7 @@ def list_environments() -> None:
     typer.echo("Any other is named by import path, 'module:factory' (docs/environments.md).")
 
 
+@app.command()
 def validate(
     name: Annotated[str, typer.Argument(help="a built-in name, or an import path 'module:factory'")],
     option: Annotated[
@@ -49,9 +45,8 @@ def validate(
     from tasks.environments import UnusableEnvironment, make_environment
     from tasks.environments.checks import faults_of
 
-    section = _section(name, option or [], config)
     try:
-        environment = make_environment(section)
+        environment = make_environment(_section(name, option or [], config))
     except UnusableEnvironment as error:
         fail(str(error), USAGE)
     faults = faults_of(environment)
@@ -64,15 +59,14 @@ def validate(
 
 
 def _section(name: str, given: list[str], config: Path | None) -> "EnvironmentSection":
-    """The section of a configuration that makes it, `given` above the file's own options."""
+    """The section that makes the environment; options `given` on the command line come over the file's."""
     import yaml
 
     from schemas.config import EnvironmentSection
 
     section = EnvironmentSection(name=name, options={})
     if config is not None:
-        with usable_config():
-            section = load(config).environment
+        section = load(config).environment
         if section.name != name:
             fail(f"{config}: environment.name is {section.name}, not {name}", USAGE)
     options: dict[str, Any] = dict(section.options)

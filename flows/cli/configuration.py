@@ -1,0 +1,37 @@
+"""`nlac config`: check a configuration, or show it with every default."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.options import Data, load
+from schemas.load import data_root
+
+app = typer.Typer(no_args_is_help=True, help="Check or show a configuration.")
+File = Annotated[Path | None, typer.Argument(help="configuration; else configs/default.yaml")]
+
+
+@app.command()
+def check(file: File = None, data: Data = None) -> None:
+    """Check a configuration whole, and print what an iteration would do. Creates nothing."""
+    from tasks.pipeline.checks import check_config
+    from tasks.pipeline.plan import plan
+
+    config = load(file)
+    check_config(config, data_root(data))
+    rows = [("stage", "pool", "requests", "tokens", "")]
+    rows += [(r.stage, r.pool, f"{r.requests:,}", f"{r.tokens:,}", r.note) for r in plan(config)]
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    for stage, pool, requests, tokens, note in rows:
+        left = f"{stage:<{widths[0]}}  {pool:<{widths[1]}}"
+        typer.echo(f"{left}  {requests:>{widths[2]}}  {tokens:>{widths[3]}}  {note}".rstrip())
+    typer.echo("\nThe configuration can be used. Requests and tokens are upper bounds of one iteration.")
+
+
+@app.command()
+def show(file: File = None) -> None:
+    """Print the resolved configuration, every field with its value, as a file that can be run."""
+    from schemas.load import dump_config
+
+    typer.echo(dump_config(load(file)), nl=False)

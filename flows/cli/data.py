@@ -1,0 +1,169 @@
+"""The commands about committed data: sql, verify, explain, import."""
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.options import FAILED, USAGE, Data, Run, fail, load, open_store
+
+
+class Format(StrEnum):
+    """How a query's result is written."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+
+
+class LogFormat(StrEnum):
+    """What a file of logged conversations holds."""
+
+    openai_chat = "openai-chat"
+    jsonl = "jsonl"
+    parquet = "parquet"
+
+
+def sql(
+    query: Annotated[str | None, typer.Argument(help="DuckDB SQL; leave it out to list the tables")] = None,
+    format: Annotated[Format, typer.Option(help="how the result is written")] = Format.table,
+    output: Annotated[Path | None, typer.Option(help="file to write to instead of the terminal")] = None,
+    data: Data = None,
+) -> None:
+    """Query all committed data; alone, list tables and columns with their meanings."""
+    if query is None:
+        _list_tables()
+        return
+    if format is Format.parquet and output is None and sys.stdout.isatty():
+        fail("--format parquet writes bytes: give --output FILE, or pipe them into a program", USAGE)
+    import duckdb
+
+    from storage.sql.render import render
+    from storage.sql.views import connect
+
+    problems: list[str] = []
+    database = connect(open_store(data), problems)
+    for problem in problems:
+        typer.echo(f"left out: {problem}", err=True)
+    try:
+        relation = database.sql(query)
+        if relation is None:
+            fail("the query is empty; `nlac sql` alone lists the tables", USAGE)
+        if output is None:
+            width = typer.get_terminal_size()[0] if sys.stdout.isatty() else 10_000
+            render(relation, format.value, sys.stdout.buffer, width)
+        else:
+            with output.open("wb") as stream:
+                render(relation, format.value, stream)
+    except duckdb.Error as error:
+        fail(_one_line(error), USAGE)
+    except BrokenPipeError:
+        # The reader has enough (`| head`). What is still buffered goes nowhere when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        fail(f"{output or 'output'}: {error.strerror}", FAILED)
+
+
+def _list_tables() -> None:
+    from schemas.rows import Generation
+    from storage.sql.catalog import relations
+
+    for relation in relations():
+        typer.echo(f"{relation.name}: {relation.meaning}")
+        names = max(len(column.name) for column in relation.columns)
+        types = min(24, max(len(column.type) for column in relation.columns))
+        for column in relation.columns:
+            typer.echo(f"    {column.name:<{names}}  {column.type:<{types}}  {column.meaning}")
+        typer.echo()
+    typer.echo("superseded.<table>: the same tables of folders that were replaced, with a column `folder`.")
+    typer.echo(f"GENERATION is a struct of {', '.join(Generation.model_fields)}: generation.model_version")
+
+
+def _one_line(error: Exception) -> str:
+    # DuckDB's message ends with the query and a pointer into it; the part before says what is wrong and where.
+    said = " ".join(str(error).partition("\nLINE ")[0].split())
+    damaged = any(word in type(error).__name__ for word in ("IO", "Invalid", "Serialization", "Internal"))
+    return f"{said} (`nlac verify` finds damaged files)" if damaged else said
+
+
+def verify(data: Data = None) -> None:
+    """Check every current file against its manifest by sha256."""
+    from storage.verify import verify as faults_of
+
+    store = open_store(data)
+    faults = faults_of(store)
+    for fault in faults:
+        typer.echo(fault, err=True)
+    if faults:
+        fail(f"{len(faults)} current files below {store.root} are broken", FAILED)
+    typer.echo(f"all current files below {store.root} are as they were committed")
+
+
+def explain(
+    stage: Annotated[str, typer.Argument(help="a stage, for instance critic-sft")],
+    iteration: Annotated[int, typer.Argument(help="its iteration", min=0)],
+    config: Annotated[
+        Path | None, typer.Option(help="compare with this configuration, not the iteration's own")
+    ] = None,
+    run: Run = None,
+    data: Data = None,
+) -> None:
+    """Say why a stage would be reused or recomputed: the input, prompt or config field that changed."""
+    from tasks.pipeline.iterations import frozen_config
+    from tasks.pipeline.registry import STAGES, decide
+
+    if stage not in STAGES:
+        fail(f"'{stage}' is no stage; the stages are {', '.join(STAGES)}", USAGE)
+    store = open_store(data)
+    chosen = load(config, run)
+    if config is None:
+        chosen = frozen_config(store, chosen.run, iteration) or chosen
+    decision = decide(store, chosen, stage, iteration, frozen=config is None)
+    verdict = "reuse" if decision.reuse else "recompute"
+    typer.echo(f"{stage} of iteration {iteration}, run '{chosen.run}': {verdict} ({decision.fingerprint})")
+    for reason in decision.reasons:
+        typer.echo(f"  {reason}")
+
+
+def import_log(
+    file: Annotated[Path, typer.Argument(help="logged conversations with rewards")],
+    format: Annotated[
+        LogFormat | None,
+        typer.Option(
+            help="openai-chat: a JSON array of records; jsonl: one record a line; parquet: one record a row; "
+            "default: by the file's name, else openai-chat"
+        ),
+    ] = None,
+    tools: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="JSON list of tool schemas, for records without")
+    ] = None,
+    run: Annotated[str, typer.Option(help="run to import into; a new or imported one")] = "logged",
+    data: Data = None,
+) -> None:
+    """Import logged conversations as episodes and transitions to train on (rollout: none). The same file twice adds
+    nothing."""
+    from tasks.logs import importing
+
+    load(None, run)  # refuses a bad name
+    by_suffix = {f".{known.value}": known for known in (LogFormat.jsonl, LogFormat.parquet)}
+    chosen = format or by_suffix.get(file.suffix, LogFormat.openai_chat)
+    schemas = importing.load_tools(tools) if tools else None
+    done = importing.import_log(
+        open_store(data), run, file, chosen.value, tools=schemas,
+        report=lambda records: typer.echo(f"{records} records", err=True),
+    )  # fmt: skip
+    where = f"run '{run}', iteration {done.committed.manifest.iteration}"
+    if done.known:
+        typer.echo(f"{file.name}: in {where} already, nothing is added ({done.episodes} episodes)")
+        return
+    typer.echo(
+        f"{file.name}: {done.episodes} episodes, {done.transitions} transitions in {where}; that and every later one "
+        "replays them"
+    )
+    for kind, count in done.rejects.items():
+        query = f"select record, error from rejects where run = '{run}'"
+        typer.echo(f'rejected: {count} {kind}; nlac sql "{query}"')

@@ -1,0 +1,110 @@
+"""The commands that write what was trained, or what to train on, and `nlac play`."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.options import FAILED, USAGE, Data, PolicyOf, Run, fail, load, open_store
+
+app = typer.Typer(no_args_is_help=True, help="Write what was trained, or trained on, for use outside.")
+RowsFile = Annotated[Path, typer.Argument(metavar="FILE", help="a new file, .jsonl or .parquet")]
+RowsOf = Annotated[int | None, typer.Option(help="iteration; else the newest that has it", min=0)]
+
+
+class Weights(StrEnum):
+    """Type of a checkpoint's weights."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+@app.command("policy")
+def export_policy(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="an empty folder, or one to be made")],
+    merge: Annotated[
+        bool, typer.Option("--merge", help="a plain checkpoint with its tokenizer, not an adapter")
+    ] = False,
+    dtype: Annotated[
+        Weights, typer.Option(help="of merged weights; bfloat16 rounds away much of what an adapter learnt")
+    ] = Weights.float32,
+    iteration: PolicyOf = None,
+    run: Run = None,
+    data: Data = None,
+) -> None:
+    """Write the policy as a peft adapter, or merged as a checkpoint that transformers and vLLM load."""
+    from tasks.export.policy import export_policy as write
+    from tasks.export.policy import find_policy
+
+    policy = find_policy(open_store(data), load(None, run).run, iteration)
+    try:
+        write(policy, folder, merge=merge, dtype=dtype.value)
+    except OSError as error:
+        fail(f"{folder}: can't be written ({error.strerror})", FAILED)
+    version = policy.adapter.version if policy.adapter else "the untrained model"
+    typer.echo(f"{folder}: {version} as a {'checkpoint' if merge else 'peft adapter'}")
+
+
+@app.command("critic-sft")
+def export_critic_sft(file: RowsFile, iteration: RowsOf = None, run: Run = None, data: Data = None) -> None:
+    """Write the rows the critic was fine-tuned on as chat rows of prompt and completion, for TRL's SFTTrainer."""
+    _export_rows("critic-sft", file, iteration, run, data)
+
+
+@app.command("policy-distillation")
+def export_policy_distillation(
+    file: RowsFile, iteration: RowsOf = None, run: Run = None, data: Data = None
+) -> None:
+    """Write the rows the policy was fine-tuned on as chat rows of prompt and completion, for TRL's SFTTrainer."""
+    _export_rows("policy-distillation", file, iteration, run, data)
+
+
+def _export_rows(stage: str, file: Path, iteration: int | None, run: str | None, data: Path | None) -> None:
+    from tasks.export.rows import export_rows
+
+    try:
+        count = export_rows(open_store(data), load(None, run).run, stage, file, iteration)
+    except OSError as error:
+        fail(f"{file}: can't be written ({error.strerror})", FAILED)
+    typer.echo(f"{file}: {count} rows of {stage}")
+
+
+def play(
+    task: Annotated[str | None, typer.Option(help="task id; else an eval task, chosen by the seed")] = None,
+    seed: Annotated[int | None, typer.Option(help="root of the policy's random stream", min=0)] = None,
+    iteration: PolicyOf = None,
+    run: Run = None,
+    data: Data = None,
+) -> None:
+    """Play one episode with the policy and print it turn by turn."""
+    import asyncio
+
+    from tasks.export.play import describe
+    from tasks.export.play import play as play_once
+    from tasks.export.policy import find_policy
+
+    store = open_store(data)
+    policy = find_policy(store, load(None, run).run, iteration)
+    for line in describe(asyncio.run(play_once(policy, task, seed, cache_dir=store.cache_dir))):
+        typer.echo(line)
+
+
+def demonstrate(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Parquet file to write; must not be there yet")
+    ],
+    rows: Annotated[int, typer.Option(min=1, help="demonstrations of each of the five roles")] = 160,
+    seed: Annotated[int, typer.Option(min=0, help="of the games and the guesses")] = 0,
+) -> None:
+    """Write demonstrations for a warm start: GuessTheNumber, told from random play."""
+    from tasks.environments.guess_number import demonstrations
+
+    if file.exists():
+        fail(f"{file}: is there already, and nothing is overwritten; give another name, or remove it", USAGE)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        demonstrations(rows, seed).write_parquet(file)
+    except OSError as error:
+        fail(f"{file}: can't be written ({error.strerror})", FAILED)
+    typer.echo(f"{file}: {rows} demonstrations each of policy, predict, bootstrap, evaluate and refine")
