@@ -1,1 +1,1 @@
-"""What is measured beside success: the baseline without a model, and retention of general skills."""
+"""Measures of an evaluation: success, the baseline without a model, and retention of general skills."""

@@ -6,7 +6,6 @@ from benchmarks.learning.guess_number import mcnemar
 from storage.history import State, Turn
 from tasks.environments.base import ActionFormat
 from tasks.environments.guess_number_measures import left_by_hints, likelier, possible_share
-from tasks.stages.evaluation import wilson_interval
 
 
 def test_mcnemar_doubles_the_tail_of_fair_coins() -> None:
@@ -14,12 +13,6 @@ def test_mcnemar_doubles_the_tail_of_fair_coins() -> None:
     assert mcnemar(1, 5) == mcnemar(5, 1) == pytest.approx(14 / 64)
     assert mcnemar(0, 4) == pytest.approx(2 / 16)
     assert mcnemar(3, 3) == mcnemar(0, 0) == 1.0
-
-
-def test_wilson_interval_of_five_in_ten() -> None:
-    # Centre 1/2; half width z sqrt(n/4 + z^2/4) / (n + z^2) = 1.96 sqrt(2.5 + .9604) / 13.8416.
-    assert wilson_interval(5, 10) == pytest.approx((0.5 - 0.2634, 0.5 + 0.2634), abs=1e-4)
-    assert wilson_interval(0, 10)[0] == 0.0 and wilson_interval(10, 10)[1] == pytest.approx(1.0)
 
 
 FORM = ActionFormat(regex=r"\[[0-9]+\]", description="a number in brackets")

@@ -1,4 +1,4 @@
-"""What an evaluation says beside the success rate: pass^k, and what a player without a model wins."""
+"""Which games an evaluation plays, and the baseline beside its success rate."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,19 +14,7 @@ from tasks.environments.textarena import TextArena
 from tasks.measures.baseline import Baseline, baseline
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Inputs
-from tasks.stages.evaluation import pass_hat
 from tests.support.iterations import Iterate
-from tests.support.rows import episode
-
-
-def test_pass_hat_is_the_chance_that_k_plays_of_a_task_all_succeed() -> None:
-    # task a: 2 of 4 plays succeed; task b: 3 of 3
-    won = {"a": [True, False, True, False], "b": [True, True, True]}
-    plays = [episode(task_id=task, success=one) for task, ones in won.items() for one in ones]
-    # pass^1 = (2/4 + 3/3) / 2; pass^2 = (C(2,2)/C(4,2) + 1) / 2; pass^3 = (0 + 1) / 2; b has no fourth play
-    assert pass_hat(plays) == pytest.approx([0.75, (1 / 6 + 1) / 2, 0.5])
-    assert pass_hat([episode(task_id=task) for task in "abc"]) is None
-    assert pass_hat([]) is None
 
 
 def test_evaluations_repeat_games_and_random_streams_and_rollouts_do_not(
