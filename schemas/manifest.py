@@ -12,7 +12,7 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
-class Place(_Record):
+class StageKey(_Record):
     """Which stage of which iteration of which run."""
 
     model_config = ConfigDict(extra="ignore")
@@ -22,7 +22,7 @@ class Place(_Record):
     iteration: int
 
 
-class FingerprintInputs(Place):
+class FingerprintInputs(StageKey):
     """Everything that determines a stage's output; its sha256 is the fingerprint.
 
     Paths, log levels, concurrency, clock times and run ids are left out, because they must not cause recomputation.
@@ -74,7 +74,7 @@ class Summary(_Record):
 
     fingerprint: str
     attempt: int = Field(1, description="2 and up: recomputed by force with the same fingerprint")
-    fingerprint_inputs: Place
+    fingerprint_inputs: StageKey
     tables: dict[str, TableEntry]
     adapters: dict[str, AdapterEntry]
     files: list[FileEntry]
@@ -145,7 +145,7 @@ class Current(_Record):
     state: Literal["running", "finished"] = "running"
 
 
-class Lineage(_Record):
+class OrchestrationIds(_Record):
     """The Prefect and MLflow runs of a stage, for links in both directions."""
 
     prefect_flow_run_id: str | None = None

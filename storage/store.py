@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from schemas.manifest import Current, CurrentEntry, Manifest, Summary, folder_name
+from schemas.manifest import Current, CurrentEntry, Manifest, StageKey, Summary, folder_name
 from schemas.rows import TABLES
 from storage.files import fsync, fsync_tree, replace_text, sha256_file
 
@@ -128,13 +128,13 @@ class Store:
     def iteration_dir(self, run: str, iteration: int) -> Path:
         return self.root / run / "iterations" / f"{iteration:05d}"
 
-    def requests_journal(self, run: str, stage: str, iteration: int, fingerprint: str) -> Path:
+    def requests_journal(self, key: StageKey, folder: str) -> Path:
         """Finished requests of an unfinished stage (see `tasks.engines.request_journal`)."""
-        return self.run_dir(run) / ".requests" / f"{stage}-{iteration:05d}-{fingerprint}.journal"
+        return self.run_dir(key.run) / ".requests" / f"{key.stage}-{key.iteration:05d}-{folder}.journal"
 
-    def checkpoint(self, run: str, stage: str, iteration: int, fingerprint: str) -> Path:
+    def checkpoint(self, key: StageKey, folder: str) -> Path:
         """Where an unfinished training stage goes on from (see `tasks.training.checkpoint`)."""
-        return self.run_dir(run) / ".checkpoints" / f"{stage}-{iteration:05d}-{fingerprint}.pt"
+        return self.run_dir(key.run) / ".checkpoints" / f"{key.stage}-{key.iteration:05d}-{folder}.pt"
 
     def runs(self) -> list[str]:
         """Names of all runs, sorted."""
@@ -179,16 +179,17 @@ class Store:
         folder = self.stage_dir(run, stage, iteration) / entry.folder
         return Committed(folder, read_manifest(folder))
 
-    def find(self, run: str, stage: str, iteration: int, fingerprint: str) -> Committed | None:
+    def find(self, key: StageKey, fingerprint: str) -> Committed | None:
         """The newest committed attempt with this fingerprint, current or not."""
-        folders = [p for p in self.stage_dir(run, stage, iteration).glob(f"{fingerprint}*") if p.is_dir()]
+        home = self.stage_dir(key.run, key.stage, key.iteration)
+        folders = [p for p in home.glob(f"{fingerprint}*") if p.is_dir()]
         whole = [Committed(p, read_manifest(p)) for p in folders if (p / "manifest.json").exists()]
         return max(whole, key=lambda c: c.manifest.attempt, default=None)
 
-    def next_attempt(self, run: str, stage: str, iteration: int, fingerprint: str) -> int:
+    def next_attempt(self, key: StageKey, fingerprint: str) -> int:
         """The first attempt number whose folder is not there yet, whole or broken."""
-        attempt = 1
-        while (self.stage_dir(run, stage, iteration) / folder_name(fingerprint, attempt)).exists():
+        home, attempt = self.stage_dir(key.run, key.stage, key.iteration), 1
+        while (home / folder_name(fingerprint, attempt)).exists():
             attempt += 1
         return attempt
 

@@ -10,7 +10,6 @@ has as many token ids and float32 log-probabilities as its length says.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ import numpy as np
 import polars as pl
 
 from schemas.frames import frame_schema
-from schemas.manifest import FingerprintInputs, Lineage
+from schemas.manifest import FingerprintInputs
 from schemas.rows import Episode, Generation, Priority, Row, Transition
 from storage.parquet.staged import stage_table
 from storage.store import Committed, Store
-from tasks.pipeline.commit import commit_folder
-from tasks.pipeline.fingerprint_inputs import fingerprint_of
+from tasks.pipeline.commit import begin_run, commit_folder
 from tasks.runtime.stage import Output
 
 RUN = "large"
@@ -250,14 +248,10 @@ def commit_frames(
         prompts={"policy": "5d41402abc4b2a76b9719d911017c592" * 2}, models={"base": "0" * 64},
         inputs=dict(inputs or {}),
     )  # fmt: skip
-    begun = datetime.now(UTC)
     with store.staging(run) as folder:
         entries = {model.TABLE: stage_table(folder, model, frame) for model, frame in tables.items()}
-        return commit_folder(
-            store, folder, entries, Output({}, rows_in=sum(e.rows for e in entries.values())),
-            fingerprint_inputs=fingerprint_inputs, fingerprint=fingerprint_of(fingerprint_inputs), attempt=1, tokens=0,
-            started=begun, seconds=0.0, lineage=Lineage(),
-        )  # fmt: skip
+        output = Output({}, rows_in=sum(e.rows for e in entries.values()))
+        return commit_folder(store, begin_run(store, fingerprint_inputs), entries, output, folder)
 
 
 def _lists(values: np.ndarray, cuts: np.ndarray) -> pl.Series:

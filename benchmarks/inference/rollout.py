@@ -24,6 +24,7 @@ import typer
 from benchmarks.checks import check, finish, print_figures
 from schemas.config import Config, EngineSection, EnvironmentSection, ModelSection
 from schemas.load import load_config
+from tasks.algorithms import algorithm_of
 from tasks.engines import build_engine
 from tasks.engines.protocol import Capabilities, Completion, Engine, Request, ScoreRequest, Scores
 from tasks.engines.request_journal import RequestJournal
@@ -31,6 +32,7 @@ from tasks.environments import make_environment
 from tasks.environments.base import Environment, Step, Task
 from tasks.runtime.context import StageContext
 from tasks.runtime.progress import Progress, ProgressState
+from tasks.runtime.role_client import RoleClient
 from tasks.runtime.stage import Inputs
 from tasks.stages import rollout
 
@@ -183,18 +185,14 @@ class Trial:
                 ends.append(time.perf_counter())
 
         journal = RequestJournal(self.folder / f"{number}.journal")
-        ctx = StageContext(
-            config=self.config,
-            stage="rollout",
-            iteration=0,
-            inputs=Inputs(adapters={"policy": None}),
-            workdir=self.folder,
-            cache_dir=self.folder,
-            progress=Progress("rollout", report),
-            journal=journal,
-            _engines={"local": recorder},
+        inputs = Inputs(adapters={"policy": None})
+        roles = RoleClient(
+            self.config, "rollout", 0, inputs.adapters, self.folder, journal, {"local": recorder}
         )
-        output = await rollout.STAGE.run(ctx, ctx.inputs)
+        progress = Progress("rollout", report)
+        algorithm = algorithm_of(self.config)
+        ctx = StageContext(self.config, algorithm, "rollout", 0, inputs, roles, progress=progress)
+        output = await rollout.STAGE.run(ctx)
         await recorder.engine.close()
         journal.close(remove=True)
         failed = [row for row in output.tables["episodes"] if row.error is not None]

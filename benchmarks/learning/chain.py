@@ -25,7 +25,7 @@ from tasks.environments.frozen_lake.maps import make_lake
 from tasks.environments.frozen_lake.text import read_description, read_observation
 from tasks.environments.frozen_lake.word_model import make_word_model
 from tasks.pipeline.iterations import run_iteration
-from tasks.roles.calls import predict_futures
+from tasks.roles.successor import predict_futures
 from tasks.text.formats import write_action
 
 MAP = ("SFFF", "HHHF", "GFFF", "FFFF")

@@ -22,6 +22,7 @@ from schemas.config import Config
 from schemas.load import PROJECT_ROOT, load_config
 from storage.history import State
 from storage.store import Store
+from tasks.algorithms import algorithm_of
 from tasks.engines.protocol import Adapter
 from tasks.environments.frozen_lake import FrozenLake, measures
 from tasks.environments.frozen_lake.maps import Lake
@@ -33,10 +34,11 @@ from tasks.environments.frozen_lake.text import (
 )
 from tasks.environments.frozen_lake.verdict import judged_optimal
 from tasks.environments.frozen_lake.word_model import make_word_model
+from tasks.pipeline.decision import resolve_inputs
 from tasks.pipeline.iterations import run_iteration
-from tasks.pipeline.registry import resolve_inputs
-from tasks.roles.calls import evaluate, predict_futures
-from tasks.runtime.context import StageContext
+from tasks.roles.evaluator import evaluate
+from tasks.roles.successor import predict_futures
+from tasks.runtime.context import StageContext, stage_context
 from tasks.runtime.stage import Inputs
 from tasks.text.formats import write_action
 
@@ -102,34 +104,28 @@ def configure(job: Job, model: Path) -> Config:
 @asynccontextmanager
 async def measuring(store: Store, config: Config, iteration: int) -> AsyncIterator[StageContext]:
     """What a stage has around it, to ask questions of the parameters that an iteration left."""
-    ctx = StageContext(
-        config=config,
-        stage="measure",
-        iteration=iteration,
-        inputs=Inputs(adapters=_parameters(store, config, iteration)),
-        workdir=store.root,
-        cache_dir=store.cache_dir,
-    )
+    inputs = Inputs(adapters=_parameters(store, config, iteration))
+    ctx = stage_context(config, algorithm_of(config), "measure", inputs, store.cache_dir, iteration=iteration)
     try:
         yield ctx
     finally:
-        await ctx.close()
+        await ctx.roles.close()
 
 
 def _parameters(store: Store, config: Config, iteration: int) -> dict[str, Adapter | None]:
     policy = resolve_inputs(store, config, "evaluation", iteration).adapters["policy"]
     critic = policy
-    if config.has_critic:
+    if algorithm_of(config).has_critic:
         critic = resolve_inputs(store, config, "critique", iteration).adapters["critic"]
-    return {"policy": policy, "critic": critic, "improver": critic}
+    return {"policy": policy, "critic": critic, "refiner": critic}
 
 
 async def policy_table(ctx: StageContext, lake: Lake) -> np.ndarray:
     """Probability of each action in each state, [states, 4]; what is missing from 1 is no action at all."""
 
     async def probability(cell: int, action: str) -> float:
-        messages = ctx.policy_messages(State((), lake.observations[cell]))
-        scored = await ctx.score(
+        messages = ctx.prompts.policy_messages(State((), lake.observations[cell]))
+        scored = await ctx.roles.scores(
             "policy",
             messages,
             (write_action("", action),),
@@ -137,7 +133,7 @@ async def policy_table(ctx: StageContext, lake: Lake) -> np.ndarray:
             request_key=f"{lake.seed}/{cell}/{action}",
         )
         assert scored is not None
-        return float(np.exp(sum(scored[0])))
+        return float(np.exp(sum(scored.segments[0])))
 
     table = np.zeros((len(lake.effects), len(ACTIONS)))
     cells = list(lake.reachable)
@@ -185,7 +181,7 @@ async def _measure_critic(ctx: StageContext, lakes: Sequence[Lake], found: Measu
         for number, (_, future) in enumerate(futures):
             single = [future.description]
             _, verdict = await evaluate(
-                ctx, state, text, single, adapter="improver", request_key=f"{key}/{number}"
+                ctx, state, text, single, adapter="refiner", request_key=f"{key}/{number}"
             )
             good = not future.malformed and well_formed(future.description)
             drawn.append((mean_value(single, gamma), verdict.optimal is True, good))

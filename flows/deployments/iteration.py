@@ -18,17 +18,18 @@ from prefect.states import Completed
 from pydantic import Field
 
 from flows.deployments.hooks import children_of, end_children
-from flows.deployments.parameters import Iteration, RunName, Seed, resolve
+from flows.deployments.parameters import AlgorithmName, Iteration, RunName, Seed, resolve
 from flows.deployments.tracking import Tracking
 from flows.stack.control import read_stack
-from schemas.config import Algorithm, Config
+from schemas.config import Config
 from schemas.load import data_root
 from storage.store import Store
 from tasks.engines.vllm.servers import serving
 from tasks.pipeline.checks import check_config
+from tasks.pipeline.decision import decide
 from tasks.pipeline.early_stopping import stop_reason
 from tasks.pipeline.iterations import begin_iteration, finish_iteration
-from tasks.pipeline.registry import STAGES, decide, stages_of
+from tasks.pipeline.registry import STAGES, stages_of
 from tasks.runtime.stage import StageFailed
 
 POLL_SECONDS = 0.5
@@ -112,7 +113,7 @@ async def iteration(
     iteration: Iteration = None,
     force: bool = False,
     seed: Seed = None,
-    algorithm: Algorithm | None = None,
+    algorithm: AlgorithmName = None,
 ) -> None:
     """One iteration: rollout, Bellman targets, their correction, critic SFT, critique, refinement, policy
     distillation, evaluation. A baseline has other stages. What is committed is reused.
@@ -152,7 +153,7 @@ async def training(
     iteration: Iteration = None,
     force: bool = False,
     seed: Seed = None,
-    algorithm: Algorithm | None = None,
+    algorithm: AlgorithmName = None,
 ) -> State | None:
     """Iterations in a row; the last one is always evaluated. Finished iterations are not repeated, so running it again
     goes on. With `evaluation.patience` it stops when evaluations have passed their peak, and says so.

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from schemas.config import Algorithm, Config
+from schemas.config import Config
 from schemas.load import load_config
 from storage.store import Store
 from tasks.pipeline.iterations import config_path, next_iteration
@@ -12,6 +12,7 @@ from tasks.pipeline.iterations import config_path, next_iteration
 RunName = Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Iteration = Annotated[int | None, Field(ge=0)]
 Seed = Annotated[int | None, Field(ge=0)]
+AlgorithmName = Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 def latest_iteration(store: Store, run: str) -> int:
@@ -28,7 +29,7 @@ def resolve(
     seed: int | None,
     *,
     stage_alone: bool,
-    algorithm: Algorithm | None = None,
+    algorithm: str | None = None,
 ) -> tuple[Config, int]:
     """The configuration and the iteration that these parameters mean.
 

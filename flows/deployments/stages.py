@@ -22,13 +22,14 @@ from flows.deployments.tracking import PromptTexts, run_id
 from flows.stack import GPU_LIMIT
 from schemas.config import Config
 from schemas.load import data_root
-from schemas.manifest import Lineage
+from schemas.manifest import OrchestrationIds
 from storage.mlflow.bridge import Bridge
 from storage.store import Committed, Store
 from tasks.pipeline.checks import check_config
+from tasks.pipeline.decision import Decision, decide
 from tasks.pipeline.iterations import begin_iteration, frozen_config
-from tasks.pipeline.registry import STAGES, decide
-from tasks.pipeline.runner import run_stage
+from tasks.pipeline.registry import STAGES
+from tasks.pipeline.runner import carry_out
 
 LEASE_SECONDS = 60.0
 """The shortest lease that Prefect allows. A stage whose process is killed holds the GPU for this long."""
@@ -44,20 +45,14 @@ def gpu_slot(config: Config, stage: str) -> AbstractContextManager[None]:
 
 
 def compute(
-    store: Store,
-    config: Config,
-    stage: str,
-    iteration: int,
-    *,
-    force: bool,
-    frozen: bool,
-    bridge: Bridge,
-    mlflow_run: str | None,
+    store: Store, config: Config, decision: Decision, bridge: Bridge, mlflow_run: str | None
 ) -> Committed:
     """Compute and commit a stage, and publish its progress and result.
 
     Args:
-        store, config, stage, iteration, force, frozen: as of `run_stage`.
+        store: the artifact store.
+        config: the resolved configuration.
+        decision: to compute the stage.
         bridge: to MLflow.
         mlflow_run: address of the MLflow run that the iteration's process writes; this process then does not even
             import MLflow. None: the stage writes a run of its own.
@@ -65,6 +60,7 @@ def compute(
     Raises:
         StageFailed: it can't give a usable output; MLflow shows the run as failed.
     """
+    stage, iteration = decision.key.stage, decision.key.iteration
     reporter = Reporter(store.root, config.run, iteration)
     alone = mlflow_run is None
     tracked = (
@@ -72,19 +68,10 @@ def compute(
         if mlflow_run is None
         else run_id(mlflow_run)
     )
-    lineage = Lineage(prefect_flow_run_id=flow_run.id, mlflow_run_id=tracked)
+    orchestration = OrchestrationIds(prefect_flow_run_id=flow_run.id, mlflow_run_id=tracked)
     try:
         result = run_beside(
-            lambda: run_stage(
-                store,
-                config,
-                stage,
-                iteration,
-                force=force,
-                frozen=frozen,
-                report=reporter.report,
-                lineage=lineage,
-            ),
+            lambda: carry_out(store, config, decision, report=reporter.report, orchestration=orchestration),
             reporter.publish,
         )
     except BaseException as error:
@@ -138,10 +125,7 @@ def stage_flow(stage: str) -> "Flow[..., State]":
                 bridge.ensure_logged(decision.committed, resolved)
                 return Completed(name="Reused", message="; ".join(decision.reasons))
             with gpu_slot(resolved, stage):
-                committed = compute(
-                    store, resolved, stage, number,
-                    force=force, frozen=not another, bridge=bridge, mlflow_run=mlflow_run,
-                )  # fmt: skip
+                committed = compute(store, resolved, decision, bridge, mlflow_run)
         return Completed(message=f"committed {committed.path}")
 
     body.__name__ = stage.replace("-", "_")

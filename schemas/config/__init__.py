@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from schemas.config.base import Role, Section
+from schemas.config.base import Player, Role, Section
 from schemas.config.engines import EngineSection, LoraSection, ModelSection, ServeSection
 from schemas.config.experience import EvaluationSection, ReplaySection, RolloutSection
 from schemas.config.roles import EnvironmentSection, RoleSection, RolesSection
@@ -22,8 +22,6 @@ from schemas.config.training import (
 )
 
 __all__ = [
-    "WITH_CRITIC",
-    "Algorithm",
     "AnchorSection",
     "BackupSection",
     "Config",
@@ -35,6 +33,7 @@ __all__ = [
     "ImprovementSection",
     "LoraSection",
     "ModelSection",
+    "Player",
     "PoolsSection",
     "ReplaySection",
     "Role",
@@ -61,10 +60,6 @@ class PoolsSection(Section):
     )  # fmt: skip
 
 
-Algorithm = Literal["nlac", "rft", "react", "self_distillation", "nlql"]
-WITH_CRITIC: frozenset[Algorithm] = frozenset({"nlac", "nlql"})
-
-
 class Config(Section):
     """Everything that determines a run."""
 
@@ -74,8 +69,8 @@ class Config(Section):
         description="name of the run, a folder under the data root",
     )
     seed: int = Field(0, ge=0, description="root of every random stream")
-    algorithm: Algorithm = Field(
-        "nlac", description="nlac, or a baseline. rft: fine-tune the policy on the actions of successful episodes; "
+    algorithm: str = Field(
+        "nlac", description="nlac, or a baseline of `tasks/algorithms`. rft: fine-tune the policy on the actions of successful episodes; "
         "react: evaluate the model as it is; self_distillation: refine actions from Monte-Carlo rollouts instead of "
         "predicted futures; nlql: distil the sampled action that the evaluator most probably calls optimal. A run has "
         "one algorithm"
@@ -115,22 +110,8 @@ class Config(Section):
                 raise ValueError(
                     f"{place}.engine: no engine '{section.engine}' under engines (there are: {known})"
                 )
-        if self.improvement.from_iteration and (self.parameters == "separate" or not self.has_critic):
-            raise ValueError(
-                "improvement.from_iteration: only algorithms nlac and nlql with shared parameters can train the critic "
-                "alone; set it to 0"
-            )
         if self.rollout.source == "none" and self.replay.max_age is not None:
             raise ValueError("replay.max_age: imported transitions don't age (rollout: none); leave it empty")
-        if self.algorithm == "nlql" and self.improvement.action == "replayed":
-            raise ValueError("improvement.action: algorithm nlql samples its actions; set it to fresh")
-        for name in ("critic", "policy"):
-            rows, mix = getattr(self, name).batch_rows, self.mix(name)
-            if self.anchor.chat_share and round(rows * mix) + round(rows * self.anchor.chat_share) >= rows:
-                raise ValueError(
-                    f"anchor.chat_share: with {name}.mix {mix:g} and {name}.batch_rows {rows} no row of the stage's "
-                    f"own is left in a batch; lower anchor.chat_share or {name}.mix"
-                )
         if self.parameters == "separate":
             for name in ("critic", "policy"):
                 if getattr(self, name).mix:
@@ -139,22 +120,18 @@ class Config(Section):
                     )
         return self
 
-    @property
-    def has_critic(self) -> bool:
-        """Whether the algorithm trains a successor."""
-        return self.algorithm in WITH_CRITIC
+    def role(self, player: Player) -> RoleSection:
+        """How a role, or the environment model, is played.
 
-    @property
-    def futures(self) -> int:
-        """k, with its default resolved: how many futures (or Monte-Carlo rollouts) a critique reads."""
-        return self.improvement.futures or (4 if self.algorithm == "self_distillation" else 1)
-
-    def mix(self, stage: Literal["critic", "policy", "warm_start"]) -> float:
-        """Share of the other role's rows in a batch, with its default resolved; 0 without a critic."""
-        if not self.has_critic or stage == "warm_start":
-            return 0.0
-        share = getattr(self, stage).mix
-        return float(share) if share is not None else (0.25 if self.parameters == "shared" else 0.0)
+        Raises:
+            ValueError: no environment model is configured.
+        """
+        if player != "environment_model":
+            section: RoleSection = getattr(self.roles, player)
+            return section
+        if self.environment.model is None:
+            raise ValueError("environment.model is not configured")
+        return self.environment.model
 
     def target_moved(self, steps: int) -> float:
         """How far the target has moved towards the trained parameters after `steps` updates: 1 - (1 - tau)^steps."""

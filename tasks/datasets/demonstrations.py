@@ -14,15 +14,16 @@ from schemas.rows import Demonstration, Row
 from storage.history import State, Turn
 from tasks.datasets.example import Example
 from tasks.datasets.sft_examples import natively
-from tasks.prompting.truncation import Prompt
-from tasks.roles.calls import (
+from tasks.prompting.role_prompts import (
     Attempt,
     BackupInputs,
     backup_prompt,
     evaluate_prompt,
+    policy_prompt,
     predict_prompt,
     refine_prompt,
 )
+from tasks.prompting.truncation import Prompt
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import StageFailed
 from tasks.text.formats import future_segments, read_action, read_future, write_action, write_verdict
@@ -116,19 +117,19 @@ def prompt(ctx: StageContext, row: Demonstration) -> Prompt:
     state, action, label = shown_state(row), row.action_text or "", segments(row)
     match row.role:
         case "policy":
-            return ctx.prompt("policy", "policy", label=label, trains=True, state=state)
+            return policy_prompt(ctx.prompts, state, label=label, trains=True)
         case "predict":
-            return predict_prompt(ctx, state, action, label=label, trains=True)
+            return predict_prompt(ctx.prompts, state, action, label=label, trains=True)
         case "evaluate":
-            return evaluate_prompt(ctx, state, action, row.futures or [], label=label, trains=True)
+            return evaluate_prompt(ctx.prompts, state, action, row.futures or [], label=label, trains=True)
         case "refine":
             tried = [Attempt(a.action_text, a.optimal, a.critique) for a in row.attempts or []]
-            return refine_prompt(ctx, state, tried, label=label, trains=True)
+            return refine_prompt(ctx.prompts, state, tried, label=label, trains=True)
         case "bootstrap":
             seen, reward = row.next_observation or "", row.reward or 0.0
             after = row.next_action_text
             read = BackupInputs(state, action, seen, reward, after is None, after, row.next_future)
-            return backup_prompt(ctx, read, label=label, trains=True)
+            return backup_prompt(ctx.prompts, read, label=label, trains=True)
 
 
 def demonstration_examples(ctx: StageContext, rows: list[Demonstration]) -> list[Example]:

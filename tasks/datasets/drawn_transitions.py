@@ -5,8 +5,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from schemas.rows import ReplaySample
 from storage.history import State, rebuild_states, whole_episodes
-from tasks.runtime.stage import Inputs
+from storage.replay import draw_replay
+from tasks.runtime.context import StageContext
+from tasks.runtime.stage import Inputs, StageFailed
+from tasks.seeding import derive_seed
 
 
 @dataclass(frozen=True)
@@ -52,3 +56,39 @@ def load_drawn(inputs: Inputs, ids: Iterable[str]) -> dict[str, DrawnTransition]
         row["transition_id"]: DrawnTransition(state=states[row["transition_id"]], **row)
         for row in rows.iter_rows(named=True)
     }
+
+
+def draw_samples(ctx: StageContext) -> list[ReplaySample]:
+    """The iteration's replay draw, as rows.
+
+    Raises:
+        StageFailed: there is nothing to draw from.
+    """
+    section = ctx.config.replay
+    try:
+        draw = draw_replay(
+            ctx.inputs.scan("transitions"),
+            ctx.inputs.scan("priorities") if ctx.inputs.tables.get("priorities") else None,
+            count=section.transitions,
+            alpha=section.alpha,
+            beta=section.beta,
+            epsilon=section.epsilon,
+            seed=derive_seed(ctx.config.seed, "replay", ctx.iteration),
+        )
+    except ValueError as error:
+        raise StageFailed(f'{error}; look at: nlac sql "select status, error from episodes"') from error
+    return [
+        ReplaySample(
+            run=ctx.config.run,
+            iteration=ctx.iteration,
+            sample_id=f"{ctx.config.run}/{ctx.iteration:05d}/{number:06d}",
+            transition_id=draw.ids[number],
+            draw=number,
+            priority=draw.priority[number],
+            scored=draw.scored[number],
+            priority_kind=draw.kind if draw.scored[number] else None,
+            probability=draw.probability[number],
+            weight=draw.weight[number],
+        )
+        for number in range(section.transitions)
+    ]

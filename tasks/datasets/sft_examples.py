@@ -9,7 +9,7 @@ from storage.history import State
 from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.datasets.example import Example, SoftTargets
 from tasks.prompting.native_calls import action_message
-from tasks.roles.calls import predict_prompt
+from tasks.prompting.role_prompts import policy_prompt, predict_prompt
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import StageFailed
 from tasks.seeding import derive_seed
@@ -37,7 +37,7 @@ def critic_examples(
     for target, label in zip(usable, labels, strict=True):
         transition = transitions[target.transition_id]
         segments = future_segments(label.thought, label.description)
-        prompt = predict_prompt(ctx, transition.state, transition.text, label=segments, trains=True)
+        prompt = predict_prompt(ctx.prompts, transition.state, transition.text, label=segments, trains=True)
         examples.append(
             Example(
                 row_id=target.corrected_id,
@@ -85,7 +85,7 @@ def _policy_example(
     ctx: StageContext, row_id: str, transition: DrawnTransition, thought: str, action: str
 ) -> Example:
     segments = (write_action(thought, action),)
-    prompt = ctx.prompt("policy", "policy", label=segments, trains=True, state=transition.state)
+    prompt = policy_prompt(ctx.prompts, transition.state, label=segments, trains=True)
     example = Example(
         row_id=row_id,
         role="policy",
@@ -100,8 +100,8 @@ def _policy_example(
 
 def natively(ctx: StageContext, example: Example, state: State) -> Example:
     """An action in state s as the policy's family writes it; as it is where actions are text."""
-    if not ctx.policy_tools:
+    if not ctx.prompts.policy_tools:
         return example
     form = ctx.environment.action_format
     answer = action_message("".join(example.segments), form, len(state.turns))
-    return replace(example, tools=ctx.policy_tools, answer=answer)
+    return replace(example, tools=ctx.prompts.policy_tools, answer=answer)

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from tasks.algorithms import algorithm_of
 from tasks.environments import make_environment
 from tasks.environments.base import Task, Unplayable
 from tasks.export.policy import Policy
-from tasks.runtime.context import StageContext
+from tasks.roles.episode import EpisodeResult, play_episode
+from tasks.runtime.context import stage_context
 from tasks.runtime.stage import Inputs, StageFailed
-from tasks.stages.rollout import EpisodeResult, play_episode
 
 
 def choose_task(policy: Policy, task_id: str | None, seed: int | None) -> Task:
@@ -54,19 +55,15 @@ async def play(
     """
     task = choose_task(policy, task_id, seed)
     config = policy.config if seed is None else policy.config.model_copy(update={"seed": seed})
-    ctx = StageContext(
-        config=config,
-        stage="play",
-        iteration=policy.iteration or 0,
-        inputs=Inputs(adapters={"policy": policy.adapter}),
-        workdir=cache_dir,
-        cache_dir=cache_dir,
+    inputs = Inputs(adapters={"policy": policy.adapter})
+    ctx = stage_context(
+        config, algorithm_of(config), "play", inputs, cache_dir, iteration=policy.iteration or 0
     )
     try:
         episode_id = f"{config.run}/play/{task.task_id}"
         return await play_episode(ctx, task, episode_id, key=episode_id)
     finally:
-        await ctx.close()
+        await ctx.roles.close()
 
 
 def describe(result: EpisodeResult) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Literal
 from schemas.config import Config
 from schemas.load import load_config
 from storage.store import Committed, Store
+from tasks.algorithms import algorithm_of
 from tasks.engines.models import resolve_model
 from tasks.engines.protocol import Adapter
 from tasks.pipeline.iterations import frozen_config
@@ -59,7 +60,7 @@ def find_policy(store: Store, run: str, iteration: int | None = None) -> Policy:
             return Policy(config, number, committed_adapter(committed))
     latest = known[-1] if known and iteration is None else iteration
     begun = frozen_config(store, run, latest) if latest is not None else None
-    if iteration is not None and (begun is None or begun.algorithm != "react"):
+    if iteration is not None and (begun is None or algorithm_of(begun).trains):
         raise ExportError(
             f"iteration {iteration} of run '{run}' has no trained policy (there are iterations: "
             f"{', '.join(map(str, known)) or 'none'}); run it first: prefect deployment run nlac/iteration"

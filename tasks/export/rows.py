@@ -15,18 +15,21 @@ from typing import Any
 import polars as pl
 
 from storage.store import Committed, Store
+<<<<<<< HEAD
 from tasks.chat.messages import Message
+=======
+from tasks.algorithms import algorithm_of
+>>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
 from tasks.chat.templates import template_arguments
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
 from tasks.datasets.drawn_transitions import load_drawn
 from tasks.datasets.example import Example
-from tasks.datasets.sft_examples import critic_examples, drawn_examples, refined_examples
+from tasks.datasets.sft_examples import critic_examples
 from tasks.engines.models import resolve_model
 from tasks.export.policy import ExportError
+from tasks.pipeline.decision import decide
 from tasks.pipeline.iterations import frozen_config
-from tasks.pipeline.registry import decide, resolve_inputs
-from tasks.runtime.context import StageContext
-from tasks.runtime.stage import Inputs
+from tasks.runtime.context import StageContext, stage_context
 
 CRITIC_SFT = "critic-sft"
 
@@ -68,27 +71,25 @@ def export_rows(store: Store, run: str, stage: str, target: Path, iteration: int
             f"what {stage} of iteration {number} was trained on is no longer what is there ({decision.reasons[0]}); "
             f"compute it again first: prefect deployment run nlac/{stage} -p iteration={number}"
         )
-    inputs = resolve_inputs(store, config, stage, number)
-    ctx = StageContext(config, stage, number, inputs, workdir=store.root, cache_dir=store.cache_dir)
+    ctx = stage_context(
+        config, algorithm_of(config), stage, decision.inputs, store.cache_dir, iteration=number
+    )
     role = "critic" if stage == CRITIC_SFT else "policy"
     trained = committed.scan("training_rows").filter(pl.col("status") == "ok", pl.col("role") == role)
     ids = set(trained.select("source_id").collect()["source_id"])
     chat = load_chat_tokenizer(resolve_model(config.model), config.model.revision)
-    rows = [chat_row(chat, example) for example in _examples(ctx, inputs, ids) if example.row_id in ids]
+    rows = [chat_row(chat, example) for example in _examples(ctx, ids) if example.row_id in ids]
     _write(rows, target)
     return len(rows)
 
 
-def _examples(ctx: StageContext, inputs: Inputs, ids: set[str]) -> list[Example]:
+def _examples(ctx: StageContext, ids: set[str]) -> list[Example]:
     """The examples of the stage's own role, made as the stage made them; those of `ids` at least."""
-    if ctx.stage == CRITIC_SFT:
-        targets = inputs.rows("corrected_targets")
-        transitions = load_drawn(inputs, [target.transition_id for target in targets])
-        return critic_examples(ctx, targets, inputs.rows("replay_samples"), transitions)
-    if ctx.config.algorithm == "rft":
-        return drawn_examples(ctx, load_drawn(inputs, ids).values())
-    refinements = inputs.rows("refinements")
-    return refined_examples(ctx, refinements, load_drawn(inputs, [row.transition_id for row in refinements]))
+    if ctx.stage != CRITIC_SFT:
+        return ctx.algorithm.distils.remake(ctx, ids)
+    targets = ctx.inputs.rows("corrected_targets")
+    transitions = load_drawn(ctx.inputs, [target.transition_id for target in targets])
+    return critic_examples(ctx, targets, ctx.inputs.rows("replay_samples"), transitions)
 
 
 def chat_row(chat: ChatTokenizer, example: Example) -> dict[str, Any]:

@@ -1,22 +1,23 @@
-"""Algorithm nlql, Q-learning in language without refinement: of n sampled actions distil the one valued highest.
+"""Best of n: of several sampled actions, distil the one that the evaluator values highest.
 
-The value of an action is the evaluator's probability of "Optimal: yes" against "Optimal: no", given k futures. It is
-scored, not sampled: no verdict is written.
+The value of an action is the probability of "Optimal: yes" against "Optimal: no", given k futures.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from schemas.rows import Critique, Refinement
-from storage.history import State
+from schemas.config import Config
+from schemas.rows import Critique
+from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.environments.base import Task
-from tasks.improvement.proposal import make_proposal
-from tasks.roles.calls import evaluate_prompt
+from tasks.improvement.refine import Improved
+from tasks.improvement.validate import make_proposal
+from tasks.runtime.algorithm import Algorithm, Method
 from tasks.runtime.context import StageContext
-from tasks.runtime.stage import StageFailed
+from tasks.runtime.stage import Bound
 from tasks.text.formats import read_action
 
 
+<<<<<<< HEAD
 async def yes_probability(
     ctx: StageContext, state: State, action_text: str, futures: list[str], *, adapter: str, request_key: str
 ) -> float:
@@ -45,21 +46,41 @@ async def yes_probability(
 async def best_action(ctx: StageContext, tried: Sequence[Critique], state: State, task: Task) -> Refinement:
     """The tried action of the highest `yes_probability`, the first of equals, its thought as the policy wrote it;
     distilled if the environment would accept it."""
+=======
+async def best_action(
+    ctx: StageContext,
+    tried: Sequence[Critique],
+    transition: DrawnTransition,
+    task: Task,
+    futures: Mapping[str, list[str]],
+) -> Improved:
+    """The tried action of the highest `yes_probability`, the first of equals, with the thought that the policy wrote.
+    It is distilled if the environment would accept it."""
+>>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
     best = max(tried, key=lambda critique: critique.yes_probability or 0.0)
     row = await make_proposal(
         ctx,
         best,
-        state,
+        transition.state,
         task,
         round_=1,
         kind="chosen",
         text=best.action_text,
         action=read_action(best.action_text, ctx.environment.action_format),
     )
-    return row.model_copy(
-        update={
-            "distil": row.status == "ok",
-            "generation": best.action_generation,
-            "reasoning": best.action_reasoning,
-        }
-    )
+    update = {
+        "distil": row.status == "ok",
+        "generation": best.action_generation,
+        "reasoning": best.action_reasoning,
+    }
+    return Improved([row.model_copy(update=update)])
+
+
+def best_of_n_bound(config: Config, algorithm: Algorithm) -> Bound:
+    """It asks for no text."""
+    return Bound(0, 0, "the best of each state's actions is picked")
+
+
+BEST_OF_N = Method(
+    actions=lambda config: range(config.improvement.actions), improve=best_action, bound=best_of_n_bound
+)

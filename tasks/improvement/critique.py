@@ -1,27 +1,26 @@
-"""A judgement of an action: k futures, then the evaluator's critique, or the probability of its verdict.
+"""Critiquing an action: k futures, then the evaluator's verdict.
 
-Shared by the critique of actions to improve (`tasks.stages.critique`) and of their refinements
-(`tasks.improvement.refine`).
+Stage critique does it to the actions to improve, and `tasks.improvement.refine` to their refinements.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 from schemas.rows import Critique, Future, Generation
+<<<<<<< HEAD
 from storage.history import State
 from tasks.chat.messages import RequestError
+=======
+>>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
 from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.environments.base import Task
-from tasks.improvement.best_of_n import yes_probability
-from tasks.improvement.monte_carlo import play_futures
-from tasks.roles.calls import evaluate, predict_futures
-from tasks.runtime.context import Answer, StageContext
-from tasks.text.formats import Action, FutureText
+from tasks.runtime.context import StageContext
+from tasks.text.formats import Action
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An action to be judged."""
+    """An action to be critiqued."""
 
     source: Literal["fresh", "replayed", "refined"]
     text: str
@@ -33,7 +32,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class CritiquedAction:
-    """A critique and the futures it read."""
+    """A critique and the futures that it read."""
 
     critique: Critique
     futures: list[Future]
@@ -48,18 +47,16 @@ async def critique_action(
     round_: int,
     number: int | None = None,
 ) -> CritiquedAction:
-    """Foresee d1..dk, then q ~ E(.|s,a,d1..dk), or the probability of its verdict.
-
-    A failed request or a verdict that can't be read is a row with a status.
+    """Draw the action's futures, then read the verdict on them. A failed request is a row with a status.
 
     Args:
-        ctx: the stage's context.
-        sample_id: the draw it belongs to.
-        transition: in whose state s the action is taken.
+        ctx: the stage's context; its algorithm says where futures come from and how a verdict is read.
+        sample_id: the draw that the action belongs to.
+        transition: in its state s the action is taken.
         task: the task that s belongs to.
         candidate: the action.
-        round_: 0, or the number of the refinement that is judged.
-        number: of the action, where several are judged.
+        round_: 0, or the round of the refinement that is critiqued.
+        number: of the action, where several are critiqued at a state.
     """
     critique_id = numbered(f"{sample_id}/c/{round_}", number)
     row = Critique(
@@ -79,35 +76,17 @@ async def critique_action(
     )
     if candidate.error or not candidate.text:
         return CritiquedAction(
-            _failed(row, "action_failed", candidate.error or "the policy wrote nothing"), []
+            failed(row, "action_failed", candidate.error or "the policy wrote nothing"), []
         )
-    state = transition.state
-    futures = await _foresee(ctx, state, task, candidate, critique_id)
+    how = ctx.algorithm.improves
+    futures = await how.futures.draw(ctx, transition, task, candidate, critique_id)
     texts = [f.description for f in futures if f.status == "ok"]
     if not texts:
-        return CritiquedAction(_failed(row, "no_future", futures[0].error or "no future"), futures)
-    if ctx.config.algorithm == "nlql":
-        return CritiquedAction(await _scored(ctx, row, state, texts), futures)
-    judged, verdict = await evaluate(
-        ctx, state, candidate.text, texts, adapter="refiner", request_key=critique_id
-    )
-    row = row.model_copy(
-        update={
-            "optimal": verdict.optimal,
-            "critique": verdict.reason,
-            "generation": judged.generation,
-            "reasoning": judged.reasoning,
-        }
-    )
-    if judged.error:
-        return CritiquedAction(_failed(row, "engine_error", judged.error), futures)
-    if verdict.optimal is None:
-        return CritiquedAction(
-            _failed(row, "unreadable_verdict", "neither 'Optimal: yes' nor 'Optimal: no'"), futures
-        )
-    return CritiquedAction(row, futures)
+        return CritiquedAction(failed(row, "no_future", futures[0].error or "no future"), futures)
+    return CritiquedAction(await how.verdict.read(ctx, row, transition, texts), futures)
 
 
+<<<<<<< HEAD
 async def _foresee(
     ctx: StageContext, state: State, task: Task, candidate: Candidate, critique_id: str
 ) -> list[Future]:
@@ -155,9 +134,13 @@ def _future_row(
 
 
 def _failed(row: Critique, status: str, error: str) -> Critique:
+=======
+def failed(row: Critique, status: str, error: str) -> Critique:
+    """A critique without a verdict, and why."""
+>>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
     return row.model_copy(update={"status": status, "error": error})
 
 
 def numbered(key: str, number: int | None) -> str:
-    """An id with the action's number, where several are judged at a state."""
+    """A key with the action's number, where several are critiqued at a state."""
     return key if number is None else f"{key}/{number}"

@@ -1,45 +1,45 @@
-"""Algorithm self_distillation: k rollouts from (s, a) with the current policy, as text, in place of predicted
-futures.
+"""Monte-Carlo rollouts: k futures of an action, played to their end by the current policy and written as text.
 
-The environment is brought back to s by playing the episode's actions again, so it must be `replayable`.
+The environment gets back to s by playing the episode's actions again, so it must be `replayable`.
 """
 
 import asyncio
 
 from schemas.rows import Future
 from storage.history import State
+from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.environments.base import EpisodeFailed, Step, Task
-from tasks.roles.calls import UNIFORM, sample_action
+from tasks.improvement.critique import Candidate
+from tasks.roles.policy import UNIFORM, sample_action
+from tasks.runtime.algorithm import FutureSource
 from tasks.runtime.context import StageContext
 from tasks.text.formats import read_action
 from tasks.text.transcript import Ending, Transcript, write_transcript
 
 
-async def play_futures(
-    ctx: StageContext, task: Task, state: State, text: str, action: str, critique_id: str
+async def play(
+    ctx: StageContext, transition: DrawnTransition, task: Task, candidate: Candidate, critique_id: str
 ) -> list[Future]:
-    """Play k episodes on from (s, a), each with random streams of its own.
+    """k episodes played on from (s, a), each with random streams of its own.
 
     Args:
         ctx: the stage's context; its inputs hold the adapter "policy".
+        transition: its state is s.
         task: the task that s belongs to.
-        state: s.
-        text: a, as it was written.
-        action: the environment action in it.
-        critique_id: the judgement that reads them.
+        candidate: a.
+        critique_id: the critique that reads the futures.
     """
-    numbers = range(ctx.config.futures)
-    return list(
-        await asyncio.gather(*(_play_future(ctx, task, state, text, action, critique_id, n) for n in numbers))
-    )
+    numbers = range(ctx.algorithm.future_count(ctx.config))
+    futures = (_play_future(ctx, task, transition.state, candidate, critique_id, n) for n in numbers)
+    return list(await asyncio.gather(*futures))
 
 
 async def _play_future(
-    ctx: StageContext, task: Task, state: State, text: str, action: str, critique_id: str, number: int
+    ctx: StageContext, task: Task, state: State, candidate: Candidate, critique_id: str, number: int
 ) -> Future:
     row = _future(ctx, critique_id, number)
     try:
-        return await _play_on(ctx, task, state, text, action, row)
+        return await _play_on(ctx, task, state, candidate.text, candidate.parsed.action, row)
     except EpisodeFailed as failure:
         return row.model_copy(update={"status": failure.status, "error": str(failure)})
 
@@ -55,7 +55,7 @@ def _future(ctx: StageContext, critique_id: str, number: int) -> Future:
         description="",
         malformed=False,
         source="rollout",
-        policy_version=UNIFORM if uniform else ctx.model_version("policy", "policy"),
+        policy_version=UNIFORM if uniform else ctx.roles.model_version("policy", "policy"),
     )
 
 
@@ -97,3 +97,8 @@ def _ending(last: Step) -> Ending:
     if not last.done:
         return "cut_off"
     return "success" if last.success else "failure"
+
+
+PLAYED = FutureSource(
+    draw=play, parameters="policy", role="policy", count=4, requests=lambda config: config.rollout.max_steps
+)

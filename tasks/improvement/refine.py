@@ -1,23 +1,34 @@
-"""Improving one judged action over m rounds, its thought corrected, its validity checked."""
+"""Refining an action over m rounds: critiqued again in each, its thought corrected, its validity checked.
 
+An action judged optimal is kept without a request: it anchors the policy where it is good. After the last round a
+final choice picks among the tried actions. A refinement that the environment would not accept, or whose verdict can't
+be read, ends the rounds: the choice is among those before it. Where there is none, nothing is distilled.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from schemas.config import Config
 from schemas.rows import Critique, Future, Refinement
 from storage.history import State
 from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.environments.base import Task
 from tasks.improvement.critique import Candidate, critique_action
-from tasks.improvement.proposal import make_proposal
-from tasks.roles.calls import Attempt, choose, refine, rewrite
+from tasks.improvement.validate import make_proposal
+from tasks.prompting.role_prompts import Attempt
+from tasks.roles.corrector import rewrite
+from tasks.roles.refiner import choose, refine
+from tasks.runtime.algorithm import Algorithm, Method
 from tasks.runtime.context import StageContext
+from tasks.runtime.stage import Bound
 from tasks.text.correction import correct
 from tasks.text.formats import Action, read_action
 from tasks.text.leaks import SOURCE_OF_THOUGHT, Leak, find_leaks
 
 
 @dataclass
-class Improvement:
+class Improved:
     """All that came of improving one action: the proposals, and later rounds' critiques and futures."""
 
     refinements: list[Refinement] = field(default_factory=list)
@@ -27,7 +38,7 @@ class Improvement:
 
 @dataclass
 class _Tried:
-    """A tried action: its judgement, and the row that proposed it (None: the action we began with)."""
+    """A tried action, and the row that proposed it (None: the action to improve)."""
 
     attempt: Attempt
     row: Refinement | None
@@ -49,9 +60,9 @@ class Refiner:
         self.form = ctx.environment.action_format
         self.privileged = [critique.critique, *futures]
         self.own_thoughts = [critique.thought]  # the policy's own words are not a leak
-        self.made = Improvement()
+        self.made = Improved()
 
-    async def run(self) -> Improvement:
+    async def run(self) -> Improved:
         first = Attempt(self.critique.action_text, bool(self.critique.optimal), self.critique.critique)
         if self.critique.optimal:
             kept = Action(self.critique.thought, self.critique.action, True)
@@ -74,14 +85,14 @@ class Refiner:
             row = row.model_copy(update={"generation": answer.generation, "reasoning": answer.reasoning})
             if answer.error:
                 row = row.model_copy(update={"status": "engine_error", "error": answer.error})
-            judged, row = await self._critique(row, round_) if rounds > 1 else (None, row)
-            if rounds == 1 or (judged is not None and judged.optimal):
+            attempt, row = await self._critique(row, round_) if rounds > 1 else (None, row)
+            if rounds == 1 or (attempt is not None and attempt.optimal):
                 await self._finish(row)
                 return self.made
             self.made.refinements.append(row)
-            if judged is None:
+            if attempt is None:
                 break
-            attempts.append(_Tried(judged, row))
+            attempts.append(_Tried(attempt, row))
             answers_to = self.made.critiques[-1].critique_id
         if len(attempts) > 1:
             await self._choose(attempts, round_ + 1, answers_to)
@@ -121,13 +132,13 @@ class Refiner:
             row.generation,
             reasoning=row.reasoning,
         )
-        judgement = await critique_action(
+        critiqued = await critique_action(
             self.ctx, self.critique.sample_id, self.transition, self.task, candidate, round_
         )
-        self.made.critiques.append(judgement.critique)
-        self.made.futures.extend(judgement.futures)
-        self.privileged += [judgement.critique.critique, *(f.description for f in judgement.futures)]
-        critique = judgement.critique
+        self.made.critiques.append(critiqued.critique)
+        self.made.futures.extend(critiqued.futures)
+        self.privileged += [critiqued.critique.critique, *(f.description for f in critiqued.futures)]
+        critique = critiqued.critique
         if critique.status != "ok":
             fault = f"its critique has the status {critique.status}: {critique.error}"
             return None, row.model_copy(update={"status": "unjudged", "error": fault})
@@ -198,3 +209,38 @@ class Refiner:
                 "error": "no rewrite of the thought passed the leak check" if dropped else None,
             }
         )
+
+
+async def refine_action(
+    ctx: StageContext,
+    tried: Sequence[Critique],
+    transition: DrawnTransition,
+    task: Task,
+    futures: Mapping[str, list[str]],
+) -> Improved:
+    """Refine the one action that was critiqued at a state."""
+    (critique,) = tried
+    return await Refiner(ctx, critique, transition, task, futures[critique.critique_id]).run()
+
+
+def refinement_bound(config: Config, algorithm: Algorithm) -> Bound:
+    """m rounds, the corrections, and with m > 1 each refinement's critique and a final choice."""
+    states = min(config.improvement.states, config.replay.transitions)
+    rounds, roles = config.improvement.rounds, config.roles
+    rewrites = config.correction.attempts if config.correction.enabled else 0
+    how = algorithm.improves
+    futures = algorithm.future_count(config) * how.futures.requests(config)
+    critiqued = states * rounds if rounds > 1 else 0
+    choices = states if rounds > 1 else 0
+    tokens = (
+        (states * rounds + choices) * roles.refine.max_tokens
+        + states * rewrites * roles.correct.max_tokens
+        + critiqued * (futures * config.role(how.futures.role).max_tokens + roles.evaluate.max_tokens)
+    )
+    requests = states * (rounds + rewrites) + critiqued * (futures + 1) + choices
+    return Bound(
+        requests, tokens, f"{rounds} rounds and corrections; none where the action is judged optimal"
+    )
+
+
+REFINED = Method(actions=lambda config: [None], improve=refine_action, bound=refinement_bound)

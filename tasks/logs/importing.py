@@ -5,19 +5,17 @@ fingerprint_inputs name the file by the sha256 of its content, so that the same 
 """
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.config import EnvironmentSection
-from schemas.manifest import FingerprintInputs, Lineage
+from schemas.manifest import FingerprintInputs
 from schemas.rows import Episode, Reject, Transition
 from storage.files import sha256_file
 from storage.parquet.table_stream import TableStream
@@ -26,10 +24,9 @@ from tasks.environments.logged import NAME
 from tasks.logs.conversation import read_conversation
 from tasks.logs.records import LogFormat, UnreadableLog, read_records
 from tasks.logs.schema import Rejected, Tool
-from tasks.pipeline.commit import commit_folder
-from tasks.pipeline.fingerprint_inputs import fingerprint_of
+from tasks.pipeline.commit import begin_run, commit_folder
+from tasks.pipeline.decision import is_import
 from tasks.pipeline.iterations import next_iteration
-from tasks.pipeline.registry import is_import
 from tasks.runtime.stage import Output, StageFailed
 
 VERSION = 1
@@ -154,7 +151,7 @@ def _write(
 ) -> Committed:
     """Read the file into a staging folder, and commit it."""
     run, iteration = fingerprint_inputs.run, fingerprint_inputs.iteration
-    started, clock = datetime.now(UTC), time.monotonic()
+    attempt = begin_run(store, fingerprint_inputs)
     faults: Counter[str] = Counter()
     count = 0
     with store.staging(run) as workdir:
@@ -176,21 +173,10 @@ def _write(
         if not tables[Episode.TABLE].rows:
             kinds = ", ".join(f"{n} {kind}" for kind, n in faults.most_common()) or "it holds no record"
             raise UnreadableLog(f"{path}: no record can be used ({kinds}); nothing is imported. {HINT}")
-        fingerprint = fingerprint_of(fingerprint_inputs)
+        metrics = {"records": float(count), "rejects": float(faults.total())}
+        output = Output(tables={}, rows_in=count, metrics=metrics)
         return commit_folder(
-            store,
-            workdir,
-            {name: table.entry() for name, table in tables.items()},
-            Output(
-                tables={}, rows_in=count, metrics={"records": float(count), "rejects": float(faults.total())}
-            ),
-            fingerprint_inputs=fingerprint_inputs,
-            fingerprint=fingerprint,
-            attempt=store.next_attempt(run, STAGE, iteration, fingerprint),
-            tokens=0,
-            started=started,
-            seconds=time.monotonic() - clock,
-            lineage=Lineage(),
+            store, attempt, {name: table.entry() for name, table in tables.items()}, output, workdir
         )
 
 

@@ -32,12 +32,12 @@ async def baseline(ctx: StageContext, tasks: Sequence[Task]) -> Baseline | None:
     """Success rate over tasks of random actions (the legal ones where the environment lists them, else out of its
     action format where that can be sampled), or of the action that does nothing.
 
-    It does not depend on the policy, so it is kept below the context's `cache_dir` and computed once. None, and a line
+    It does not depend on the policy, so it is kept below the role client's `cache_dir` and computed once. None, and a line
     in the stage's log, where a model that speaks in the environment could not be asked.
     """
     environment = ctx.environment
     unique = list(dict.fromkeys(tasks))
-    kept = ctx.cache_dir / "baselines" / f"{_digest(ctx, environment, unique)}.json"
+    kept = ctx.roles.cache_dir / "baselines" / f"{_digest(ctx, environment, unique)}.json"
     if kept.exists():
         return Baseline.model_validate_json(kept.read_text(encoding="utf-8"))
     is_random = isinstance(environment, ListsActions) or environment.action_format.sample is not None

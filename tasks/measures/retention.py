@@ -22,8 +22,14 @@ from math import exp, fsum, log
 from schemas.rows import Retention
 from tasks.chat.messages import RequestError
 from tasks.datasets.chats import RETENTION, Conversation, load_conversations
+<<<<<<< HEAD
 from tasks.engines.protocol import Scores
 from tasks.runtime.context import BASE, StageContext
+=======
+from tasks.engines.protocol import EngineError, Scores
+from tasks.runtime.context import StageContext
+from tasks.runtime.role_client import BASE
+>>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
 from tasks.runtime.stage import StageFailed
 
 TOP_K = 50
@@ -51,7 +57,7 @@ async def _measure(ctx: StageContext, conversation: Conversation) -> Retention:
         "iteration": ctx.iteration,
         "prompt_id": f"retention/{conversation.line}",
         "prompt": conversation.messages[-1]["content"],
-        "policy_version": ctx.model_version("policy", "policy"),
+        "policy_version": ctx.roles.model_version("policy", "policy"),
     }
     try:
         base = await _score(ctx, conversation, BASE)
@@ -75,12 +81,12 @@ async def _measure(ctx: StageContext, conversation: Conversation) -> Retention:
 async def _score(ctx: StageContext, conversation: Conversation, adapter: str) -> Scores:
     request_key = f"retention/{conversation.line}"
     segments = (conversation.answer,)
-    scores = await ctx.scores(
+    scores = await ctx.roles.scores(
         "policy", conversation.messages, segments, adapter=adapter, request_key=request_key, top_k=TOP_K
     )
     if scores is None:
         raise StageFailed(
-            f"evaluation.retention: engine '{ctx.role('policy').engine}' of role policy gives no top-k "
+            f"evaluation.retention: engine '{ctx.config.roles.policy.engine}' of role policy gives no top-k "
             "log-probabilities; set it to false, or route the policy to a transformers or vllm engine"
         )
     return scores

@@ -7,6 +7,7 @@ from pathlib import Path
 from prompts import NAMES, PromptError, template_text
 from schemas.config import Config, RolesSection
 from schemas.load import ConfigError, find_file
+from tasks.algorithms import ALGORITHMS, algorithm_of
 from tasks.datasets.chats import BrokenConversations, chat_file, load_conversations
 from tasks.datasets.demonstrations import BrokenDemonstrations, read_demonstrations
 from tasks.engines import EngineConfigError, check_engine, declared_capabilities
@@ -14,6 +15,7 @@ from tasks.engines.models import ModelError, check_model
 from tasks.environments import UnusableEnvironment, check_environment_model, make_environment
 from tasks.environments.base import Environment, ListsActions, OffersTools, Unplayable
 from tasks.prompting.rendering import role_templates
+from tasks.runtime.algorithm import Algorithm
 
 
 def check_config(config: Config, root: Path) -> None:
@@ -26,12 +28,13 @@ def check_config(config: Config, root: Path) -> None:
     Raises:
         ConfigError: one line a problem, each naming the field and the remedy.
     """
-    problems = list(_problems(config, root))
+    algorithm = algorithm_of(config)
+    problems = [*_algorithm(config, algorithm), *_problems(config, algorithm, root)]
     if problems:
         raise ConfigError("\n".join(problems))
 
 
-def _problems(config: Config, root: Path) -> Iterator[str]:
+def _problems(config: Config, algorithm: Algorithm, root: Path) -> Iterator[str]:
     unusable = ""
     try:
         check_model(config.model)
@@ -46,8 +49,7 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
         try:
             check_engine(section, config.model)
             yield from _lacking(config, name)
-            yield from _token_kl(config, name)
-            yield from _scoring(config, name)
+            yield from _token_kl(config, algorithm, name)
             yield from _retention(config, name)
         except EngineConfigError as error:
             problem = str(error)
@@ -59,9 +61,10 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
         check_environment_model(config.environment, environment)
         overrides = {**environment.templates, **overrides}
         yield from _exploration(config, environment)
-        yield from _training_tasks(config, environment)
+        yield from _training_tasks(config, algorithm, environment)
         yield from _native_calls(config, environment)
-        yield from _replaying(config, environment)
+        for check in algorithm.checks:
+            yield from check(config, environment)
         yield from _playing(config, environment)
     except UnusableEnvironment as error:
         yield str(error)
@@ -73,6 +76,24 @@ def _problems(config: Config, root: Path) -> Iterator[str]:
     yield from _general_chat(config)
     yield from _warm_start(config)
     yield from _data_root(root)
+
+
+def _algorithm(config: Config, algorithm: Algorithm) -> Iterator[str]:
+    """Fields that don't fit the algorithm, whatever the environment."""
+    if config.improvement.from_iteration and (config.parameters == "separate" or not algorithm.has_critic):
+        having = ", ".join(known.name for known in ALGORITHMS.values() if known.has_critic)
+        yield (
+            f"improvement.from_iteration: only algorithms with a critic ({having}) and shared parameters can train the "
+            "critic alone; set it to 0"
+        )
+    for name in ("critic", "policy"):
+        rows, mix = getattr(config, name).batch_rows, algorithm.mix(config, name)
+        chat = config.anchor.chat_share
+        if chat and round(rows * mix) + round(rows * chat) >= rows:
+            yield (
+                f"anchor.chat_share: with {name}.mix {mix:g} and {name}.batch_rows {rows} no row of the stage's own is "
+                f"left in a batch; lower anchor.chat_share or {name}.mix"
+            )
 
 
 def _lacking(config: Config, engine: str) -> Iterator[str]:
@@ -89,9 +110,9 @@ def _lacking(config: Config, engine: str) -> Iterator[str]:
             )
 
 
-def _token_kl(config: Config, engine: str) -> Iterator[str]:
+def _token_kl(config: Config, algorithm: Algorithm, engine: str) -> Iterator[str]:
     """token_kl without the backup's top-k log-probabilities, or over other tokens than the critic's."""
-    trains = config.backup.loss == "token_kl" and config.has_critic
+    trains = config.backup.loss == "token_kl" and algorithm.has_critic
     if not trains or config.roles.bootstrap.engine != engine:
         return
     section = config.engines[engine]
@@ -122,10 +143,10 @@ def _exploration(config: Config, environment: Environment) -> Iterator[str]:
             yield f"rollout.{field}: {environment.name} does not list its legal actions; set it to 0"
 
 
-def _training_tasks(config: Config, environment: Environment) -> Iterator[str]:
+def _training_tasks(config: Config, algorithm: Algorithm, environment: Environment) -> Iterator[str]:
     """An algorithm that trains, with an environment that has nothing to train on."""
     plays = config.rollout.source == "environment" and not isinstance(environment, Unplayable)
-    if plays and config.algorithm != "react" and not environment.tasks("train"):
+    if plays and algorithm.trains and not environment.tasks("train"):
         yield (
             f"environment: {environment.name} has no tasks to train on with these options, only held-out ones; change "
             f"environment.options, or set algorithm to react, which evaluates alone"
@@ -163,25 +184,6 @@ def _warm_start(config: Config) -> Iterator[str]:
             yield f"warm_start.file: {error}"
 
 
-def _scoring(config: Config, engine: str) -> Iterator[str]:
-    """Algorithm nlql with an evaluator that does not score."""
-    needed = config.algorithm == "nlql" and config.roles.evaluate.engine == engine
-    if needed and not declared_capabilities(config.engines[engine]).scoring:
-        yield (
-            f"roles.evaluate.engine: algorithm nlql needs the probability of a verdict, and engine '{engine}' does not "
-            "score; route the role to an engine that does"
-        )
-
-
-def _replaying(config: Config, environment: Environment) -> Iterator[str]:
-    """Algorithm self_distillation with an environment that can't be brought back to a state."""
-    if config.algorithm == "self_distillation" and not environment.replayable:
-        yield (
-            f"algorithm: self_distillation plays episodes on from a state, and {environment.name} is not replayable; "
-            "choose another algorithm or environment"
-        )
-
-
 def _playing(config: Config, environment: Environment) -> Iterator[str]:
     """Playing in an environment that is known from logged episodes alone."""
     if not isinstance(environment, Unplayable):
@@ -191,8 +193,6 @@ def _playing(config: Config, environment: Environment) -> Iterator[str]:
             f"rollout.source: environment {environment.name} can't be played; set rollout to none, and import "
             "episodes: nlac import FILE"
         )
-    if config.algorithm == "react":
-        yield f"algorithm: react only evaluates, and environment {environment.name} can't be played; choose another"
 
 
 def _data_root(root: Path) -> Iterator[str]:

@@ -1,9 +1,10 @@
-"""From a stage's output to a committed folder: tables written and checked, digests taken, the manifest
-made."""
+"""From a stage's output to a committed folder: tables written and checked, digests taken, the manifest made."""
 
 import platform
+import time
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -13,14 +14,15 @@ from schemas.manifest import (
     AdapterEntry,
     FileEntry,
     FingerprintInputs,
-    Lineage,
     Manifest,
+    OrchestrationIds,
     TableEntry,
     folder_name,
 )
 from storage.files import sha256_file
 from storage.parquet.staged import stage_table
 from storage.store import Committed, Store
+from tasks.pipeline.fingerprint_inputs import fingerprint_of
 from tasks.runtime.stage import Output, Stage
 from tasks.training.adapters import adapter_digest
 
@@ -38,72 +40,86 @@ PACKAGES = (
 )
 
 
+@dataclass(frozen=True)
+class StageRun:
+    """One computation of a stage, from its beginning.
+
+    Attributes:
+        fingerprint_inputs: what determines its output.
+        fingerprint: over those.
+        attempt: its number among those with this fingerprint.
+        orchestration: ids of the runs that show it.
+        started: wall-clock time, for people.
+        clock: monotonic seconds at the start.
+    """
+
+    fingerprint_inputs: FingerprintInputs
+    fingerprint: str
+    attempt: int
+    orchestration: OrchestrationIds = field(default_factory=OrchestrationIds)
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    clock: float = field(default_factory=time.monotonic)
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder that is committed."""
+        return folder_name(self.fingerprint, self.attempt)
+
+
+def begin_run(
+    store: Store, fingerprint_inputs: FingerprintInputs, orchestration: OrchestrationIds | None = None
+) -> StageRun:
+    """A new attempt at a stage."""
+    fingerprint = fingerprint_of(fingerprint_inputs)
+    attempt = store.next_attempt(fingerprint_inputs, fingerprint)
+    return StageRun(fingerprint_inputs, fingerprint, attempt, orchestration or OrchestrationIds())
+
+
 def commit_output(
-    store: Store,
-    stage: Stage,
-    output: Output,
-    *,
-    fingerprint_inputs: FingerprintInputs,
-    fingerprint: str,
-    attempt: int,
-    workdir: Path,
-    tokens: int,
-    started: datetime,
-    seconds: float,
-    lineage: Lineage,
+    store: Store, run: StageRun, stage: Stage, output: Output, workdir: Path, tokens: int
 ) -> Committed:
     """Write a stage's tables beside whatever it left in `workdir`, and commit the folder.
 
     Raises:
         ValueError: the output's tables are not those the stage declares.
     """
-    if set(output.tables) != {model.TABLE for model in stage.tables}:
+    if set(output.tables) != {model.TABLE for model in stage.writes}:
         raise ValueError(f"{stage.name} gave tables {sorted(output.tables)}, it declares others")
     tables = {
         model.TABLE: stage_table(workdir, model, to_frame(model, output.tables[model.TABLE]))
-        for model in stage.tables
+        for model in stage.writes
     }
-    return commit_folder(
-        store,
-        workdir,
-        tables,
-        output,
-        fingerprint_inputs=fingerprint_inputs,
-        fingerprint=fingerprint,
-        attempt=attempt,
-        tokens=tokens,
-        started=started,
-        seconds=seconds,
-        lineage=lineage,
-    )
+    return commit_folder(store, run, tables, output, workdir, tokens)
 
 
 def commit_folder(
     store: Store,
-    workdir: Path,
+    run: StageRun,
     tables: Mapping[str, TableEntry],
     output: Output,
-    *,
-    fingerprint_inputs: FingerprintInputs,
-    fingerprint: str,
-    attempt: int,
-    tokens: int,
-    started: datetime,
-    seconds: float,
-    lineage: Lineage,
+    workdir: Path,
+    tokens: int = 0,
 ) -> Committed:
-    """Commit a folder whose tables are written already; of `output` all else counts."""
-    name = folder_name(fingerprint, attempt)
+    """Commit a folder whose tables are written already.
+
+    Args:
+        store: the artifact store.
+        run: the computation.
+        tables: entries of the tables in `workdir`.
+        output: all but its tables counts.
+        workdir: the staging folder.
+        tokens: generated, scored or trained on.
+    """
     files = [p for p in sorted(workdir.rglob("*")) if p.is_file() and p.name != "stage.log"]
     manifest = Manifest(
-        fingerprint=fingerprint,
-        attempt=attempt,
-        fingerprint_inputs=fingerprint_inputs,
+        fingerprint=run.fingerprint,
+        attempt=run.attempt,
+        fingerprint_inputs=run.fingerprint_inputs,
         tables=dict(tables),
         adapters={
             kind: AdapterEntry(
                 folder=folder,
-                version=f"{kind}@{fingerprint_inputs.iteration:05d}:{name}",
+                version=f"{kind}@{run.fingerprint_inputs.iteration:05d}:{run.folder}",
                 digest=adapter_digest(workdir / folder),
             )
             for kind, folder in output.adapters.items()
@@ -115,19 +131,18 @@ def commit_folder(
         rows_in=output.rows_in,
         metrics=output.metrics,
         tokens=tokens,
-        started_at=started.isoformat(timespec="seconds"),
-        seconds=round(seconds, 3),
+        started_at=run.started.isoformat(timespec="seconds"),
+        seconds=round(time.monotonic() - run.clock, 3),
         packages=_versions(),
         machine=f"{platform.machine()} {platform.system()} python {platform.python_version()}",
-        prefect_flow_run_id=lineage.prefect_flow_run_id,
-        mlflow_run_id=lineage.mlflow_run_id,
+        prefect_flow_run_id=run.orchestration.prefect_flow_run_id,
+        mlflow_run_id=run.orchestration.mlflow_run_id,
     )
     return store.commit(workdir, manifest)
 
 
 @cache
 def _versions() -> dict[str, str]:
-    # Reading them takes 60 ms, and a process runs the versions that it began with.
     found = {}
     for name in PACKAGES:
         try:

@@ -24,7 +24,7 @@ _NOT_IN_FINGERPRINT = {"base_url", "api_key_env", "max_batch", "continuous", "se
 def collect_fingerprint_inputs(
     stage: Stage, config: Config, iteration: int, inputs: Inputs
 ) -> FingerprintInputs:
-    """Collect the fingerprint_inputs of a stage's output."""
+    """All that determines a stage's output."""
     resolved = config.model_dump(mode="json")
     values = {path: _at(resolved, path) for path in (*stage.config, *(f"roles.{r}" for r in stage.roles))}
     values |= {
@@ -90,13 +90,13 @@ def _contents(stage: Stage, config: Config) -> dict[str, Any]:
 
 
 def _part(made: Manifest, run: str) -> str:
-    """An input's name among the fingerprint_inputs: stage and iteration, behind the run where it is another one's."""
+    """An input's name among the fingerprint inputs: stage and iteration, behind the run where it is another one's."""
     name = f"{made.stage}@{made.iteration:05d}"
     return name if made.run == run else f"{made.run}/{name}"
 
 
 def fingerprint_of(fingerprint_inputs: FingerprintInputs) -> str:
-    """The first 12 hex digits of the sha256 of the fingerprint_inputs' canonical JSON."""
+    """The first 12 hex digits of the sha256 of their canonical JSON."""
     canonical = json.dumps(fingerprint_inputs.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 

@@ -42,10 +42,21 @@ NOTHING = Dropped()
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rendered prompt, and what was left out of it."""
+    """A rendered prompt.
+
+    Attributes:
+        messages: the chat.
+        dropped: what was left out of it.
+        template: the template that it was rendered from; part of the key of its random stream.
+        digest: sha256 (12 hex) of the template.
+        tools: on offer, for the chat template.
+    """
 
     messages: tuple[Message, ...]
     dropped: Dropped = NOTHING
+    template: str = ""
+    digest: str = ""
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True)

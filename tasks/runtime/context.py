@@ -1,93 +1,93 @@
-"""What a stage function is given: configuration, inputs, and one way to ask a role for text."""
+"""What a stage function is given: configuration, inputs, prompts, and one way to ask a role for text."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from prompts import template_digest
-from schemas.config import Config, Role
+from schemas.config import Config
 from schemas.rows import Generation
+<<<<<<< HEAD
 from tasks.chat.messages import Message, RequestError
 from tasks.chat.response_parser import split_reasoning
 from tasks.engines import build_engine
 from tasks.engines.protocol import Completion, Engine, Request, Sampling, ScoreRequest, Scores
+=======
+>>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
 from tasks.engines.request_journal import RequestJournal
 from tasks.environments import check_environment_model, make_environment
 from tasks.environments.base import Environment, asks_model
-from tasks.prompting.native_calls import action_text
-from tasks.prompting.rendering import Player, Prompting
-from tasks.prompting.truncation import Prompt
+from tasks.prompting.rendering import PromptRenderer
+from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.environment_model import EnvironmentModel
 from tasks.runtime.progress import Progress
+from tasks.runtime.role_client import RoleClient
 from tasks.runtime.stage import Inputs
-from tasks.seeding import derive_seed
 
 T = TypeVar("T")
 R = TypeVar("R")
-BASE = "base"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a role answered. `error` is set, and `text` empty, where the engine refused or failed this
-    request."""
+class Workspace:
+    """Where a stage leaves files.
 
-    text: str
-    reasoning: str | None
-    generation: Generation | None
-    completion: Completion | None
-    error: str | None = None
+    Attributes:
+        folder: the staging folder; adapters go below it.
+        name: of the folder to be committed; it names the adapter versions that the stage makes.
+        checkpoint: file from which a killed training stage continues.
+    """
 
-    @property
-    def status(self) -> str:
-        return "ok" if self.error is None else "engine_error"
-
-    @property
-    def fault(self) -> str:
-        """Why there is no text."""
-        if self.error is None and self.reasoning is not None:
-            return (
-                "the hidden chain of thought filled max_tokens; raise it, or set the role's thinking to false"
-            )
-        return self.error or "the model wrote nothing"
+    folder: Path
+    name: str
+    checkpoint: Path
 
 
 @dataclass
-class StageContext(Prompting):
-    """One stage's surroundings; built by `tasks.pipeline.runner`, or by a test.
+class StageContext:
+    """A stage's surroundings, built by `tasks.pipeline.runner`.
 
     Attributes:
         config: the resolved configuration.
-        stage: the stage's name; the first part of every seed.
+        algorithm: the one that the configuration names.
+        stage: the stage's name.
         iteration: its iteration.
         inputs: committed tables and adapters.
-        workdir: the staging folder; adapters go below it.
-        cache_dir: for engines' own caches.
-        fingerprint: of this stage; names the adapter versions it makes.
-        checkpoint: file that a training stage, killed, goes on from; None: it begins again.
-        spoken: episode -> provenance of what a model has said in its environment since last taken out.
+        roles: asks roles for text.
+        workspace: where files go; None where nothing is committed.
+        progress: told of finished items.
+        log: the stage's log.
+        trained_tokens: tokens that a training stage has trained on.
+        spoken: by episode, the provenance of what the environment model has said since it was last taken out.
     """
 
     config: Config
+    algorithm: Algorithm
     stage: str
     iteration: int
     inputs: Inputs
-    workdir: Path
-    cache_dir: Path
-    fingerprint: str = "0" * 12
-    checkpoint: Path | None = None
+    roles: RoleClient
+    workspace: Workspace | None = None
     progress: Progress = field(default_factory=lambda: Progress("stage"))
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("nlac"))
-    journal: RequestJournal | None = None
-    tokens: int = 0
-    _engines: dict[str, Engine] = field(default_factory=dict)
+    trained_tokens: int = 0
     spoken: dict[str, list[Generation]] = field(default_factory=dict)
 
+    @cached_property
+    def environment(self) -> Environment:
+        """The stage's own instance, for formats, instructions and templates."""
+        return self.new_environment()
+
+    @cached_property
+    def prompts(self) -> PromptRenderer:
+        """Renders every role's prompt."""
+        return PromptRenderer(self.config, self.environment)
+
     def new_environment(self, episode: str = "") -> Environment:
-        """A fresh environment, for one episode; `episode` keys what a model says in it.
+        """A fresh environment, for one episode; `episode` keys what the environment model says in it.
 
         Raises:
             UnusableEnvironment: it can't be made, or its model is missing.
@@ -95,9 +95,10 @@ class StageContext(Prompting):
         environment = make_environment(self.config.environment)
         check_environment_model(self.config.environment, environment)
         if asks_model(environment):
-            environment.connect(EnvironmentModel(self, episode))
+            environment.connect(EnvironmentModel(self.roles, self.spoken, episode))
         return environment
 
+<<<<<<< HEAD
     def engine(self, name: str) -> Engine:
         """An engine by its name in the configuration, started at first use."""
         if name not in self._engines:
@@ -241,8 +242,10 @@ class StageContext(Prompting):
                 self.journal.put(key, scores)
         return scores
 
+=======
+>>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
     async def map(self, items: Iterable[T], work: Callable[[T], Awaitable[R]], unit: str) -> list[R]:
-        """Work on all items at once (engines bound their own concurrency), in order, counting progress."""
+        """Work on all items at once, in order, and count progress. Engines bound their own concurrency."""
         listed = list(items)
         self.progress.begin(len(listed), unit)
 
@@ -255,8 +258,27 @@ class StageContext(Prompting):
             tasks = [group.create_task(one(item)) for item in listed]
         return [task.result() for task in tasks]
 
-    async def close(self) -> None:
-        """Close all engines."""
-        for engine in self._engines.values():
-            await engine.close()
-        self._engines.clear()
+
+def stage_context(
+    config: Config,
+    algorithm: Algorithm,
+    stage: str,
+    inputs: Inputs,
+    cache_dir: Path,
+    *,
+    iteration: int = 0,
+    journal: RequestJournal | None = None,
+) -> StageContext:
+    """A context outside the pipeline: nothing is committed or reported.
+
+    Args:
+        config: the resolved configuration.
+        algorithm: the one that it names.
+        stage: the stage's name.
+        inputs: committed tables and adapters.
+        cache_dir: for engines' own caches.
+        iteration: its iteration.
+        journal: keeps finished requests; None keeps nothing.
+    """
+    roles = RoleClient(config, stage, iteration, inputs.adapters, cache_dir, journal)
+    return StageContext(config, algorithm, stage, iteration, inputs, roles)

@@ -1,5 +1,4 @@
-"""What a stage is, to the pipeline: its name, what determines its output, and the function that computes
-it."""
+"""What a stage is to the pipeline: its name, what determines its output, and the function that computes it."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -13,19 +12,26 @@ from storage.store import Committed, scan_parts
 from tasks.engines.protocol import Adapter
 
 if TYPE_CHECKING:
+    from tasks.runtime.algorithm import Algorithm
     from tasks.runtime.context import StageContext
+    from tasks.runtime.lineage import Resolver
 
 Pool = Literal["orchestration", "inference", "training"]
 
 
 class StageFailed(Exception):
-    """A stage can't give a usable output; nothing is committed. The message says what to do."""
+    """A stage can't give a usable output; nothing is committed. The message names the remedy."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a stage reads: committed tables, and the adapter behind each use of a model (None: the base
-    model)."""
+    """What a stage reads.
+
+    Attributes:
+        tables: committed parts of each table.
+        adapters: by use, the parameters that play; None is the base model.
+        files: by use, the committed folder that holds `<use>.pt`.
+    """
 
     tables: dict[str, list[Committed]] = field(default_factory=dict)
     adapters: dict[str, Adapter | None] = field(default_factory=dict)
@@ -36,206 +42,84 @@ class Inputs:
         return scan_parts(self.tables[table], table)
 
     def rows(self, table: str) -> list[Any]:
-        """The same, as row models."""
+        """All rows of an input table as row models; none where the stage reads no part of it."""
+        if not self.tables[table]:
+            return []
         model = TABLES[table]
         return [model.model_validate(row) for row in self.scan(table).collect().iter_rows(named=True)]
 
 
 @dataclass
 class Output:
-    """What a stage made. Training stages also leave adapter folders in the context's workdir and name them
-    here."""
+    """What a stage made.
+
+    Attributes:
+        tables: rows of each table that the stage declares.
+        rows_in: items that it set out to process.
+        adapters: kind -> folder below the workspace.
+        metrics: counts and rates, for people and MLflow.
+    """
 
     tables: dict[str, list[Row]]
     rows_in: int
-    adapters: dict[str, str] = field(default_factory=dict)  # kind -> folder below the workdir
+    adapters: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
+class Bound:
+    """At most what a stage costs in iteration 0.
+
+    Attributes:
+        requests: texts asked for.
+        tokens: completion tokens (inference), or label tokens trained on (training).
+        note: what the numbers are made of.
+    """
+
+    requests: int
+    tokens: int
+    note: str
+
+
+def episode_bound(config: Config, episodes: int) -> Bound:
+    """At most what playing episodes costs: a request per step, and one of the environment model if one speaks."""
+    turns, model = config.rollout.max_steps, config.environment.model
+    note = f"episodes x {turns} steps at most"
+    tokens = config.roles.policy.max_tokens
+    if model is None:
+        return Bound(episodes * turns, episodes * turns * tokens, note)
+    note += ", an answer of the environment model to each"
+    return Bound(2 * episodes * turns, episodes * turns * (tokens + model.max_tokens), note)
+
+
+@dataclass(frozen=True)
 class Stage:
-    """One stage. `run` is a plain coroutine: (context, inputs) -> output; it commits nothing and knows no
-    Prefect."""
+    """One stage.
+
+    Attributes:
+        name: of its folder, its deployment and its row in every listing.
+        version: raised when its code computes something else.
+        pool: the kind of work pool that it runs on.
+        reads: tables that it may read.
+        writes: tables that it writes.
+        adapters: kinds of adapters that it may leave.
+        config: dotted paths of the configuration that its output depends on.
+        roles: roles that it plays, for engines and prompts.
+        templates: prompt templates that it renders.
+        inputs: finds its inputs.
+        bound: at most what it costs.
+        run: computes it. A plain coroutine that commits nothing and knows no Prefect.
+    """
 
     name: str
     version: int
     pool: Pool
-    tables: tuple[type[Row], ...]
-    config: tuple[str, ...]  # dotted paths of the configuration that its output depends on
-    roles: tuple[str, ...]  # roles it plays, for engines, prompts and the plan
-    templates: tuple[str, ...]  # prompt templates it renders
+    reads: tuple[type[Row], ...]
+    writes: tuple[type[Row], ...]
+    config: tuple[str, ...]
+    roles: tuple[str, ...]
+    templates: tuple[str, ...]
     inputs: Callable[["Resolver"], Inputs]
-    run: Callable[["StageContext", Inputs], Awaitable[Output]]
-
-
-@dataclass(frozen=True)
-class Resolver:
-    """Finds a stage's inputs in the store. Which parameters play what in iteration i is written down here,
-    once.
-
-    | use | shared | separate |
-    |---|---|---|
-    | rollout, a' | theta_i | phi_i |
-    | d', backup, corrector of targets | theta_bar_i | psi_bar_i |
-    | critic SFT starts from | theta_i | psi_i |
-    | futures | theta'_i, after critic SFT | psi_{i+1} |
-    | fresh action to improve | theta'_i | phi_i |
-    | evaluator, refiner, corrector of thoughts | theta'_i | the base model |
-    | distillation starts from, gives | theta'_i, theta_{i+1} | phi_i, phi_{i+1} |
-    | target moves on | every step of both stages | critic steps only |
-
-    In iterations before `improvement.from_iteration` the critic alone trains (shared parameters): there theta_{i+1}
-    is theta'_i.
-
-    Algorithms without a critic (`Config.has_critic`) have policy parameters alone: theta'_i is theta_i, there is no
-    target, and with separate parameters the base model still evaluates and refines. Rollouts that take the place of
-    futures are played by theta_i. Algorithm react trains nothing: its policy is the base model in every iteration.
-
-    With a warm start (`warm_start.file`) the fine-tuned model stands wherever the base model would.
-    """
-
-    config: Config
-    iteration: int
-    committed: Callable[
-        [str, int], Committed
-    ]  # (stage, iteration); raises StageFailed when it is not committed
-    rollouts_of: Callable[[str], list[Committed]]  # (another run): all that it has committed
-
-    @property
-    def shared(self) -> bool:
-        return self.config.parameters == "shared"
-
-    def here(self, stage: str) -> Committed:
-        """A stage of this iteration."""
-        return self.committed(stage, self.iteration)
-
-    def upto(self, stage: str, last: int) -> list[Committed]:
-        """A stage of iterations 0..last, in order."""
-        return [self.committed(stage, i) for i in range(last + 1)]
-
-    def replay(self, *, drawing: bool = False) -> list[Committed]:
-        """The rollouts whose transitions are replayed: of iterations 0..i, then all of `replay.from_runs`. With
-        `rollout: none` what was imported for them stands in the place of this run's rollouts.
-
-        Args:
-            drawing: what can be drawn now, without this run's iterations older than `replay.max_age`; else all
-                that may have been drawn at any time.
-
-        Raises:
-            StageFailed: another run has nothing committed, or on another environment; nothing is imported.
-        """
-        section = self.config.replay
-        if self.config.rollout.source == "none":
-            parts = [c for c in self.rollouts_of(self.config.run) if c.manifest.iteration <= self.iteration]
-        else:
-            oldest = 0 if section.max_age is None or not drawing else max(0, self.iteration - section.max_age)
-            parts = [self.committed("rollout", i) for i in range(oldest, self.iteration + 1)]
-        for part in parts:
-            self._same_environment(part)
-        for run in section.from_runs:
-            others = self.rollouts_of(run) if run != self.config.run else []
-            if not others:
-                raise StageFailed(
-                    f"replay.from_runs: no other run '{run}' with a committed rollout is under this data root; "
-                    "correct the name, or play it first"
-                )
-            if not all(map(self._fits, others)):
-                raise StageFailed(
-                    f"replay.from_runs: run '{run}' was played on another environment, or with other options, than "
-                    "this run's `environment`; remove it"
-                )
-            parts += others
-        if not parts:
-            raise StageFailed(
-                f"rollout: none, and no episode is imported into run '{self.config.run}': nlac import FILE --run "
-                f"{self.config.run} (or name the run that has them in replay.from_runs)"
-            )
-        return parts
-
-    def _fits(self, rollout: Committed) -> bool:
-        """Whether another run's episodes are of this run's environment: played in it with the same options, or
-        imported, which depends on none."""
-        made, here = (
-            rollout.manifest.fingerprint_inputs.config,
-            self.config.environment.model_dump(mode="json"),
-        )
-        if "logged" in made:
-            return bool(made["environment"]["name"] == here["name"])
-        return bool(made.get("environment") == here)
-
-    def _same_environment(self, rollout: Committed) -> None:
-        """Refuse this run's own episodes of another environment: they were imported, or the configuration changed."""
-        name = (rollout.manifest.fingerprint_inputs.config.get("environment") or {}).get("name")
-        here = self.config.environment.name
-        if name not in (None, here):
-            raise StageFailed(
-                f"run '{self.config.run}' holds episodes of environment {name} (iteration "
-                f"{rollout.manifest.iteration}), and environment.name is {here}; name the configuration that they are "
-                "for (imported ones: configs/examples/logged.yaml), or another run"
-            )
-
-    def last(self, stage: str, iteration: int) -> list[Committed]:
-        """A stage of one earlier iteration; nothing before iteration 0."""
-        return [self.committed(stage, iteration)] if iteration >= 0 else []
-
-    def optimizer(self, section: str, stage: str, iteration: int) -> dict[str, Committed]:
-        """The optimizer state a training stage carries on from, if it carries and there is one."""
-        if getattr(self.config, section).optimizer == "reset" or iteration < 0:
-            return {}
-        return {"optimizer": self.committed(stage, iteration)}
-
-    def replay_samples(self) -> Committed:
-        """The stage that made this iteration's replay draw."""
-        return self.here("bellman-targets" if self.config.has_critic else "replay-draw")
-
-    def last_trained(self, iteration: int) -> str:
-        """The stage that leaves theta_{i+1} (with separate parameters: phi_{i+1}) at the end of an iteration."""
-        return "critic-sft" if iteration < self.config.improvement.from_iteration else "policy-distillation"
-
-    def base(self) -> Adapter | None:
-        """What every role begins from: the warm-started model; None: the base model."""
-        return None if self.config.warm_start.file is None else self.adapter("warm-start", "warm_start", 0)
-
-    def adapter(self, stage: str, kind: str, iteration: int) -> Adapter | None:
-        """An adapter that a training stage made; before iteration 0, `base`."""
-        if iteration < 0:
-            return self.base()
-        made = self.committed(stage, iteration)
-        entry = made.manifest.adapters[kind]
-        return Adapter(entry.version, made.path / entry.folder, entry.digest)
-
-    def policy_after(self, iteration: int) -> Adapter | None:
-        """theta_{i+1} or phi_{i+1}: the policy that an iteration leaves."""
-        if self.config.algorithm == "react":
-            return self.base()
-        stage = self.last_trained(iteration)
-        return self.adapter(stage, "critic" if stage == "critic-sft" else "policy", iteration)
-
-    def policy(self) -> Adapter | None:
-        """theta_i or phi_i: acts in the rollout and writes a'."""
-        return self.policy_after(self.iteration - 1)
-
-    def target(self) -> Adapter | None:
-        """theta_bar_i or psi_bar_i: writes d' and the backup, corrects targets."""
-        before = self.iteration - 1
-        return self.adapter(self.last_trained(before) if self.shared else "critic-sft", "target", before)
-
-    def critic_start(self) -> Adapter | None:
-        """Where critic SFT starts from."""
-        return self.policy() if self.shared else self.adapter("critic-sft", "critic", self.iteration - 1)
-
-    def critic(self) -> Adapter | None:
-        """The new critic: writes futures."""
-        return self.adapter("critic-sft", "critic", self.iteration)
-
-    def successor(self) -> dict[str, Adapter | None]:
-        """Behind the futures: the critic that predicts them, or the policy that plays them."""
-        return {"critic": self.critic()} if self.config.has_critic else {"policy": self.policy()}
-
-    def actor(self) -> Adapter | None:
-        """Writes the fresh action to improve."""
-        return self.critic() if self.shared and self.config.has_critic else self.policy()
-
-    def refiner(self) -> Adapter | None:
-        """Evaluator, refiner and corrector of thoughts."""
-        return self.actor() if self.shared else self.base()
+    bound: Callable[[Config, "Algorithm"], Bound]
+    run: Callable[["StageContext"], Awaitable[Output]]
+    adapters: tuple[str, ...] = ()

@@ -8,27 +8,37 @@ from: cot-correction scores the label under all of them. With J = 0 there is no 
 """
 
 import asyncio
-from dataclasses import replace
 
-from schemas.rows import BellmanTarget, BootstrapDraw, DrawnText, Generation, ReplaySample
+from schemas.config import Config
+from schemas.rows import (
+    BellmanTarget,
+    BootstrapDraw,
+    DrawnText,
+    Generation,
+    Priority,
+    ReplaySample,
+    Transition,
+)
 from storage.history import State
-from storage.replay import Draw, draw_replay
-from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
-from tasks.roles.calls import BackupInputs, predict_futures, sample_action, write_backup
+from tasks.datasets.drawn_transitions import DrawnTransition, draw_samples, load_drawn
+from tasks.roles.backup import backup_inputs, write_backup
+from tasks.roles.policy import sample_action
+from tasks.roles.successor import predict_futures
+from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
-from tasks.runtime.stage import Inputs, Output, Resolver, Stage, StageFailed
-from tasks.seeding import derive_seed
+from tasks.runtime.lineage import Resolver
+from tasks.runtime.stage import Bound, Inputs, Output, Stage
 
 
-async def bellman_targets(ctx: StageContext, inputs: Inputs) -> Output:
+async def bellman_targets(ctx: StageContext) -> Output:
     """Draw `replay.transitions` transitions and back each up once."""
-    samples = draw_samples(ctx, inputs)
-    transitions = load_drawn(inputs, (s.transition_id for s in samples))
+    samples = draw_samples(ctx)
+    transitions = load_drawn(ctx.inputs, (s.transition_id for s in samples))
 
-    async def write_backup(sample: ReplaySample) -> BellmanTarget:
+    async def back_up(sample: ReplaySample) -> BellmanTarget:
         return await bellman_target(ctx, sample, transitions[sample.transition_id])
 
-    targets = await ctx.map(samples, write_backup, "targets")
+    targets = await ctx.map(samples, back_up, "targets")
     usable = [t for t in targets if t.status == "ok"]
     return Output(
         tables={"replay_samples": list(samples), "bellman_targets": list(targets)},
@@ -38,42 +48,6 @@ async def bellman_targets(ctx: StageContext, inputs: Inputs) -> Output:
             "malformed_share": sum(t.malformed for t in usable) / max(len(usable), 1),
         },
     )
-
-
-def draw_samples(ctx: StageContext, inputs: Inputs) -> list[ReplaySample]:
-    """The iteration's replay draw, as rows.
-
-    Raises:
-        StageFailed: there is nothing to draw from.
-    """
-    section = ctx.config.replay
-    try:
-        draw: Draw = draw_replay(
-            inputs.scan("transitions"),
-            inputs.scan("priorities") if inputs.tables.get("priorities") else None,
-            count=section.transitions,
-            alpha=section.alpha,
-            beta=section.beta,
-            epsilon=section.epsilon,
-            seed=derive_seed(ctx.config.seed, "replay", ctx.iteration),
-        )
-    except ValueError as error:
-        raise StageFailed(f'{error}; look at: nlac sql "select status, error from episodes"') from error
-    return [
-        ReplaySample(
-            run=ctx.config.run,
-            iteration=ctx.iteration,
-            sample_id=f"{ctx.config.run}/{ctx.iteration:05d}/{number:06d}",
-            transition_id=draw.ids[number],
-            draw=number,
-            priority=draw.priority[number],
-            scored=draw.scored[number],
-            priority_kind=draw.kind if draw.scored[number] else None,
-            probability=draw.probability[number],
-            weight=draw.weight[number],
-        )
-        for number in range(section.transitions)
-    ]
 
 
 async def bellman_target(
@@ -168,29 +142,6 @@ def _failed(row: BellmanTarget, status: str, error: str) -> BellmanTarget:
     return row.model_copy(update={"status": status, "error": error})
 
 
-def backup_inputs(target: BellmanTarget, transition: DrawnTransition) -> BackupInputs:
-    """What the backup of a target read; the correction stage needs the same."""
-    return BackupInputs(
-        state=transition.state,
-        action_text=transition.text,
-        next_observation=transition.next_observation,
-        reward=transition.reward,
-        terminal=transition.done,
-        next_action_text=None if transition.done else target.next_action_text,
-        next_future=None if transition.done else target.next_future,
-    )
-
-
-def other_backup_inputs(target: BellmanTarget, transition: DrawnTransition) -> list[BackupInputs]:
-    """What it would have read with each other (a', d') that was drawn; those that failed are left out."""
-    read = backup_inputs(target, transition)
-    return [
-        replace(read, next_action_text=draw.next_action_text, next_future=draw.next_future)
-        for draw in target.other_draws or ()
-        if draw.status == "ok"
-    ]
-
-
 def _inputs(resolve: Resolver) -> Inputs:
     return Inputs(
         tables={
@@ -201,14 +152,23 @@ def _inputs(resolve: Resolver) -> Inputs:
     )
 
 
+def _bound(config: Config, algorithm: Algorithm) -> Bound:
+    roles, drawn, draws = config.roles, config.replay.transitions, config.backup.draws
+    tokens = draws * (roles.policy.max_tokens + roles.predict.max_tokens) + roles.bootstrap.max_tokens
+    note = "a', d' and the backup of each draw; terminal ones need the backup alone"
+    return Bound((1 + 2 * draws) * drawn, tokens * drawn, note)
+
+
 STAGE = Stage(
     name="bellman-targets",
     version=4,
     pool="inference",
-    tables=(ReplaySample, BellmanTarget),
+    reads=(Transition, Priority),
+    writes=(ReplaySample, BellmanTarget),
     config=("environment", "replay", "rollout.uniform_until", "backup.draws"),
     roles=("policy", "predict", "bootstrap"),
     templates=("policy", "predict", "bootstrap"),
     inputs=_inputs,
+    bound=_bound,
     run=bellman_targets,
 )

@@ -8,32 +8,43 @@ of J prompts where J (a', d') were drawn. For `backup.loss: token_kl` it keeps t
 
 import asyncio
 
+<<<<<<< HEAD
 from schemas.rows import BellmanTarget, CorrectedTarget
 from tasks.chat.messages import RequestError
 from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
 from tasks.engines.protocol import Scores
 from tasks.roles.calls import BackupInputs, backup_prompt, rewrite
+=======
+from schemas.config import Config
+from schemas.rows import BellmanTarget, CorrectedTarget, Transition
+from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
+from tasks.engines.protocol import EngineError, Scores
+from tasks.prompting.role_prompts import BackupInputs, backup_prompt
+from tasks.roles.backup import backup_inputs, other_backup_inputs
+from tasks.roles.corrector import rewrite
+from tasks.runtime.algorithm import Algorithm
+>>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
 from tasks.runtime.context import StageContext
-from tasks.runtime.stage import Inputs, Output, Resolver, Stage, StageFailed
-from tasks.stages.bellman_targets import backup_inputs, other_backup_inputs
+from tasks.runtime.lineage import Resolver
+from tasks.runtime.stage import Bound, Inputs, Output, Stage, StageFailed
 from tasks.text.correction import correct
 from tasks.text.discounting import measure_discounting
 from tasks.text.formats import future_segments
 from tasks.text.leaks import SOURCE_OF_TARGET, Leak, find_leaks
 
 
-async def cot_correction(ctx: StageContext, inputs: Inputs) -> Output:
+async def cot_correction(ctx: StageContext) -> Output:
     """Correct every usable target.
 
     Raises:
         StageFailed: there is none, or the engine scores none of them.
     """
-    targets: list[BellmanTarget] = [t for t in inputs.rows("bellman_targets") if t.status == "ok"]
+    targets: list[BellmanTarget] = [t for t in ctx.inputs.rows("bellman_targets") if t.status == "ok"]
     if not targets:
         raise StageFailed(
             'no Bellman target is usable; look at: nlac sql "select status, error from bellman_targets"'
         )
-    transitions = load_drawn(inputs, (t.transition_id for t in targets))
+    transitions = load_drawn(ctx.inputs, (t.transition_id for t in targets))
 
     async def work(target: BellmanTarget) -> CorrectedTarget:
         return await correct_target(ctx, target, transitions[target.transition_id])
@@ -142,12 +153,12 @@ async def score_label(
     segments = future_segments(row.thought, row.description)
     top_k = ctx.config.backup.top_k if ctx.config.backup.loss == "token_kl" else 0
 
-    shown = backup_prompt(ctx, backup, label=segments)
+    shown = backup_prompt(ctx.prompts, backup, label=segments)
 
     async def score(read: BackupInputs, top_k: int) -> Scores | None:
         request_key = f"{row.target_id}/s"
-        messages = (shown if read is backup else backup_prompt(ctx, read, label=segments)).messages
-        return await ctx.scores(
+        messages = (shown if read is backup else backup_prompt(ctx.prompts, read, label=segments)).messages
+        return await ctx.roles.scores(
             "bootstrap", messages, segments, adapter="target", request_key=request_key, top_k=top_k
         )
 
@@ -180,14 +191,24 @@ def _inputs(resolve: Resolver) -> Inputs:
     )
 
 
+def _bound(config: Config, algorithm: Algorithm) -> Bound:
+    rewrites = config.correction.attempts if config.correction.enabled else 0
+    requests = rewrites * config.replay.transitions
+    return Bound(
+        requests, requests * config.roles.correct.max_tokens, "rewrites, where a thought leaks; and scoring"
+    )
+
+
 STAGE = Stage(
     name="cot-correction",
     version=3,
     pool="inference",
-    tables=(CorrectedTarget,),
+    reads=(BellmanTarget, Transition),
+    writes=(CorrectedTarget,),
     config=("environment", "correction", "backup.loss", "backup.top_k"),
     roles=("correct", "bootstrap"),
     templates=("correct_target", "bootstrap"),
     inputs=_inputs,
+    bound=_bound,
     run=cot_correction,
 )

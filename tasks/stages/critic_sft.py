@@ -8,26 +8,37 @@ log p_B - log p_theta), the priorities of the next draws. After every step the t
 
 import numpy as np
 
-from schemas.rows import CorrectedTarget, Priority, TrainingRow, TrainingStep
+from schemas.config import Config
+from schemas.rows import (
+    CorrectedTarget,
+    Priority,
+    Refinement,
+    ReplaySample,
+    TrainingRow,
+    TrainingStep,
+    Transition,
+)
 from tasks.datasets.drawn_transitions import load_drawn
 from tasks.datasets.sft_examples import critic_examples, drawn_examples, refined_examples
+from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
-from tasks.runtime.stage import Inputs, Output, Resolver, Stage
-from tasks.training.fine_tuning import Source, fine_tune, nothing_to_train
+from tasks.runtime.lineage import Resolver
+from tasks.runtime.stage import Bound, Inputs, Output, Stage
+from tasks.training.fine_tuning import Source, fine_tune, nothing_to_train, training_steps
 
 
-async def critic_sft(ctx: StageContext, inputs: Inputs) -> Output:
+async def critic_sft(ctx: StageContext) -> Output:
     """Fine-tune the critic; with shared parameters policy rows are mixed into every batch.
 
     The policy rows are the refinements distilled an iteration ago; while there are none yet, valid replayed
     actions.
     """
-    targets: list[CorrectedTarget] = inputs.rows("corrected_targets")
-    refinements = inputs.rows("refinements") if inputs.tables.get("refinements") else []
+    targets: list[CorrectedTarget] = ctx.inputs.rows("corrected_targets")
+    refinements = ctx.inputs.rows("refinements")
     ids = [row.transition_id for row in (*targets, *refinements)]
-    transitions = load_drawn(inputs, ids)
+    transitions = load_drawn(ctx.inputs, ids)
     main = Source(
-        "corrected_targets", critic_examples(ctx, targets, inputs.rows("replay_samples"), transitions)
+        "corrected_targets", critic_examples(ctx, targets, ctx.inputs.rows("replay_samples"), transitions)
     )
     if not main.examples:
         raise nothing_to_train("corrected targets", targets)
@@ -101,11 +112,14 @@ def _mean(values: tuple[float, ...] | list[float]) -> float:
 def _inputs(resolve: Resolver) -> Inputs:
     before = resolve.iteration - 1
     carried_from = (resolve.last_trained(before) if resolve.shared else "critic-sft", before)
-    distilled = resolve.config.mix("critic") and before >= resolve.config.improvement.from_iteration
+    distilled = (
+        resolve.algorithm.mix(resolve.config, "critic")
+        and before >= resolve.config.improvement.from_iteration
+    )
     return Inputs(
         tables={
             "corrected_targets": [resolve.here("cot-correction")],
-            "replay_samples": [resolve.here("bellman-targets")],
+            "replay_samples": [resolve.replay_samples()],
             "refinements": resolve.last("refinement", before) if distilled else [],
             "transitions": resolve.replay(),
         },
@@ -114,11 +128,20 @@ def _inputs(resolve: Resolver) -> Inputs:
     )
 
 
+def _bound(config: Config, algorithm: Algorithm) -> Bound:
+    rows, section = config.replay.transitions, config.critic
+    steps = training_steps(section, rows, algorithm.mix(config, "critic"))
+    tokens = rows * section.epochs * config.roles.bootstrap.max_tokens
+    return Bound(0, tokens, f"{rows * section.epochs} rows, {steps} steps")
+
+
 STAGE = Stage(
     name="critic-sft",
     version=4,
     pool="training",
-    tables=(TrainingRow, TrainingStep, Priority),
+    reads=(CorrectedTarget, ReplaySample, Refinement, Transition),
+    writes=(TrainingRow, TrainingStep, Priority),
+    adapters=("critic", "target"),
     config=(
         "environment",
         "critic",
@@ -133,5 +156,6 @@ STAGE = Stage(
     roles=(),
     templates=("policy", "predict"),
     inputs=_inputs,
+    bound=_bound,
     run=critic_sft,
 )

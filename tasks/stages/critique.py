@@ -1,46 +1,46 @@
-"""Stage critique: at the states of drawn transitions take an action to improve, foresee k futures, and
-judge it.
+"""Stage critique: at the states of drawn transitions, take an action to improve, draw its futures, and have the
+evaluator critique it.
 
-Algorithm self_distillation plays the futures instead (`tasks.improvement.monte_carlo`); nlql takes several actions at
-a state and has the verdict scored (`tasks.improvement.best_of_n`).
+The algorithm says how many actions are taken at a state, where futures come from, and how the verdict is read.
 """
 
 import random
-from collections.abc import Sequence
 
-from schemas.rows import Critique, Future, ReplaySample
+from schemas.config import Config
+from schemas.rows import Critique, Future, ReplaySample, Transition
 from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
 from tasks.environments.base import tasks_by_id
 from tasks.improvement.critique import Candidate, CritiquedAction, critique_action, numbered
-from tasks.roles.calls import sample_action
+from tasks.roles.policy import sample_action
+from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
-from tasks.runtime.stage import Inputs, Output, Resolver, Stage
+from tasks.runtime.lineage import Resolver
+from tasks.runtime.stage import Bound, Inputs, Output, Stage
 from tasks.seeding import derive_seed
 from tasks.text.formats import Action
 
 
-async def critique(ctx: StageContext, inputs: Inputs) -> Output:
-    """Judge one action (nlql: `improvement.actions`) at each of at most `improvement.states` drawn transitions (one
-    per transition drawn)."""
-    samples = choose_states(ctx, inputs.rows("replay_samples"))
-    transitions = load_drawn(inputs, (s.transition_id for s in samples))
+async def critique(ctx: StageContext) -> Output:
+    """Critique the actions at no more than `improvement.states` drawn transitions, each transition once."""
+    samples = choose_states(ctx, ctx.inputs.rows("replay_samples"))
+    transitions = load_drawn(ctx.inputs, (s.transition_id for s in samples))
     tasks = tasks_by_id(ctx.environment, {t.task_id for t in transitions.values()})
 
-    async def work(sample: ReplaySample, number: int | None) -> CritiquedAction:
+    async def work(numbered_sample: tuple[ReplaySample, int | None]) -> CritiquedAction:
+        sample, number = numbered_sample
         transition = transitions[sample.transition_id]
         candidate = await action_to_improve(ctx, sample, transition, number)
         task = tasks[transition.task_id]
         return await critique_action(ctx, sample.sample_id, transition, task, candidate, 0, number)
 
-    several = ctx.config.algorithm == "nlql"
-    numbers: Sequence[int | None] = range(ctx.config.improvement.actions) if several else [None]
+    numbers = ctx.algorithm.improves.method.actions(ctx.config)
     items = [(sample, number) for sample in samples for number in numbers]
-    judged = await ctx.map(items, lambda item: work(*item), "actions")
-    verdicts = [j.critique.optimal for j in judged]
+    critiqued = await ctx.map(items, work, "actions")
+    verdicts = [c.critique.optimal for c in critiqued]
     return Output(
         tables={
-            "critiques": [j.critique for j in judged],
-            "futures": [f for j in judged for f in j.futures],
+            "critiques": [c.critique for c in critiqued],
+            "futures": [f for c in critiqued for f in c.futures],
         },
         rows_in=len(items),
         metrics={
@@ -61,33 +61,46 @@ def choose_states(ctx: StageContext, samples: list[ReplaySample]) -> list[Replay
 async def action_to_improve(
     ctx: StageContext, sample: ReplaySample, transition: DrawnTransition, number: int | None = None
 ) -> Candidate:
-    """A fresh a ~ pi(.|s), the `number`-th where there are several, or the replayed action."""
+    """A fresh a ~ pi(.|s), the `number`-th where there are several, or the transition's own action."""
     if ctx.config.improvement.action == "replayed":
         parsed = Action(transition.thought, transition.action, transition.action_valid)
         return Candidate("replayed", transition.text, parsed, None)
     uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=False)
-    request_key = numbered(f"{sample.sample_id}/a", number)
+    key = numbered(f"{sample.sample_id}/a", number)
     answer, parsed = await sample_action(
-        ctx, transition.state, adapter="actor", request_key=request_key, uniform=uniform
+        ctx, transition.state, adapter="actor", request_key=key, uniform=uniform
     )
     return Candidate("fresh", answer.text, parsed, answer.generation, answer.error, answer.reasoning)
 
 
 def _inputs(resolve: Resolver) -> Inputs:
     return Inputs(
-        tables={
-            "replay_samples": [resolve.replay_samples()],
-            "transitions": resolve.replay(),
-        },
+        tables={"replay_samples": [resolve.replay_samples()], "transitions": resolve.replay()},
         adapters={"actor": resolve.actor(), **resolve.successor(), "refiner": resolve.refiner()},
     )
+
+
+def _bound(config: Config, algorithm: Algorithm) -> Bound:
+    how, roles = algorithm.improves, config.roles
+    states = min(config.improvement.states, config.replay.transitions)
+    actions = states * len(how.method.actions(config))
+    futures = algorithm.future_count(config)
+    requests = futures * how.futures.requests(config)
+    tokens = (
+        roles.policy.max_tokens
+        + requests * config.role(how.futures.role).max_tokens
+        + how.verdict.requests * roles.evaluate.max_tokens
+    )
+    note = f"{actions} actions, {futures} futures and a verdict of each"
+    return Bound(actions * (1 + requests + how.verdict.requests), actions * tokens, note)
 
 
 STAGE = Stage(
     name="critique",
     version=5,
     pool="inference",
-    tables=(Critique, Future),
+    reads=(ReplaySample, Transition),
+    writes=(Critique, Future),
     config=(
         "algorithm",
         "environment",
@@ -101,5 +114,6 @@ STAGE = Stage(
     roles=("policy", "predict", "evaluate"),
     templates=("policy", "predict", "evaluate"),
     inputs=_inputs,
+    bound=_bound,
     run=critique,
 )

@@ -1,58 +1,49 @@
-"""Stage refinement: a_r ~ pi_r(.|s, earlier (action, critique) pairs), its thought corrected, its validity
-checked.
+"""Stage refinement: turn the critiqued actions of a state into the action to distil, by the algorithm's way of
+improving: refined by the critique, or the best of n."""
 
-An action judged optimal is kept without a call: it anchors the policy where it is good. With m > 1 rounds each
-refinement is critiqued and refined again, and after the last critique a final choice picks among the tried
-actions. A refinement that the environment would not accept, or whose verdict can't be read, ends the rounds:
-the choice is among those before it, and where there is none nothing is distilled. Algorithm nlql refines
-nothing: the best of its sampled actions is the proposal (`tasks.improvement.best_of_n`).
-"""
-
-from schemas.rows import Critique, Future, Refinement
+from schemas.config import Config
+from schemas.rows import Critique, Future, Refinement, Transition
 from tasks.datasets.drawn_transitions import load_drawn
 from tasks.environments.base import tasks_by_id
-from tasks.improvement.best_of_n import best_action
-from tasks.improvement.refine import Improvement, Refiner
+from tasks.improvement.refine import Improved
+from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
-from tasks.runtime.stage import Inputs, Output, Resolver, Stage, StageFailed
+from tasks.runtime.lineage import Resolver
+from tasks.runtime.stage import Bound, Inputs, Output, Stage, StageFailed
 
 
-async def refinement(ctx: StageContext, inputs: Inputs) -> Output:
-    """Improve every judged action.
+async def refinement(ctx: StageContext) -> Output:
+    """Improve the action of every critiqued state.
 
     Raises:
         StageFailed: no critique is usable.
     """
-    judged: list[Critique] = [c for c in inputs.rows("critiques") if c.status == "ok"]
-    if not judged:
+    critiques: list[Critique] = [c for c in ctx.inputs.rows("critiques") if c.status == "ok"]
+    if not critiques:
         raise StageFailed('no critique is usable; look at: nlac sql "select status, error from critiques"')
     futures: dict[str, list[str]] = {}
-    for future in inputs.rows("futures"):
+    for future in ctx.inputs.rows("futures"):
         futures.setdefault(future.critique_id, []).append(future.description)
-    groups: dict[str, list[Critique]] = {}
-    for row in judged:
-        groups.setdefault(row.sample_id, []).append(row)
-    transitions = load_drawn(inputs, (c.transition_id for c in judged))
+    states: dict[str, list[Critique]] = {}
+    for row in critiques:
+        states.setdefault(row.sample_id, []).append(row)
+    transitions = load_drawn(ctx.inputs, (c.transition_id for c in critiques))
     tasks = tasks_by_id(ctx.environment, {t.task_id for t in transitions.values()})
 
-    async def work(group: list[Critique]) -> Improvement:
-        transition = transitions[group[0].transition_id]
+    async def work(tried: list[Critique]) -> Improved:
+        transition = transitions[tried[0].transition_id]
         task = tasks[transition.task_id]
-        if ctx.config.algorithm == "nlql":
-            return Improvement([await best_action(ctx, group, transition.state, task)])
-        (critique,) = group
-        return await Refiner(ctx, critique, transition, task, futures[critique.critique_id]).run()
+        return await ctx.algorithm.improves.method.improve(ctx, tried, transition, task, futures)
 
-    done = await ctx.map(groups.values(), work, "states")
-    finals = [next((r for r in d.refinements if r.distil), None) for d in done]
-    distilled = [r for r in finals if r is not None]
+    done = await ctx.map(states.values(), work, "states")
+    distilled = [r for d in done for r in d.refinements if r.distil]
     return Output(
         tables={
             "refinements": [r for d in done for r in d.refinements],
             "critiques": [c for d in done for c in d.critiques],
             "futures": [f for d in done for f in d.futures],
         },
-        rows_in=len(groups),
+        rows_in=len(states),
         metrics={
             "distilled_share": len(distilled) / len(done),
             "changed_share": sum(r.changed for r in distilled) / max(len(distilled), 1),
@@ -64,20 +55,21 @@ async def refinement(ctx: StageContext, inputs: Inputs) -> Output:
 def _inputs(resolve: Resolver) -> Inputs:
     here = resolve.here("critique")
     return Inputs(
-        tables={
-            "critiques": [here],
-            "futures": [here],
-            "transitions": resolve.replay(),
-        },
+        tables={"critiques": [here], "futures": [here], "transitions": resolve.replay()},
         adapters={**resolve.successor(), "refiner": resolve.refiner()},
     )
+
+
+def _bound(config: Config, algorithm: Algorithm) -> Bound:
+    return algorithm.improves.method.bound(config, algorithm)
 
 
 STAGE = Stage(
     name="refinement",
     version=7,
     pool="inference",
-    tables=(Refinement, Critique, Future),
+    reads=(Critique, Future, Transition),
+    writes=(Refinement, Critique, Future),
     config=(
         "algorithm",
         "environment",
@@ -90,5 +82,6 @@ STAGE = Stage(
     roles=("policy", "predict", "evaluate", "refine", "correct"),
     templates=("policy", "predict", "evaluate", "refine", "choose", "correct_thought"),
     inputs=_inputs,
+    bound=_bound,
     run=refinement,
 )

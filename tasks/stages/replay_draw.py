@@ -4,19 +4,22 @@ Algorithms without a critic (self_distillation) improve actions at these states.
 so the draw is uniform.
 """
 
-from schemas.rows import ReplaySample
+from schemas.config import Config
+from schemas.rows import ReplaySample, Transition
+from tasks.datasets.drawn_transitions import draw_samples
+from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
-from tasks.runtime.stage import Inputs, Output, Resolver, Stage
-from tasks.stages.bellman_targets import draw_samples
+from tasks.runtime.lineage import Resolver
+from tasks.runtime.stage import Bound, Inputs, Output, Stage
 
 
-async def replay_draw(ctx: StageContext, inputs: Inputs) -> Output:
+async def replay_draw(ctx: StageContext) -> Output:
     """Draw `replay.transitions` transitions.
 
     Raises:
         StageFailed: there is nothing to draw from.
     """
-    samples = draw_samples(ctx, inputs)
+    samples = draw_samples(ctx)
     distinct = len({sample.transition_id for sample in samples})
     return Output(
         tables={"replay_samples": list(samples)},
@@ -29,14 +32,20 @@ def _inputs(resolve: Resolver) -> Inputs:
     return Inputs(tables={"transitions": resolve.replay(drawing=True)})
 
 
+def _bound(config: Config, algorithm: Algorithm) -> Bound:
+    return Bound(0, 0, f"{config.replay.transitions} transitions drawn uniformly")
+
+
 STAGE = Stage(
     name="replay-draw",
     version=1,
     pool="orchestration",
-    tables=(ReplaySample,),
+    reads=(Transition,),
+    writes=(ReplaySample,),
     config=("replay",),
     roles=(),
     templates=(),
     inputs=_inputs,
+    bound=_bound,
     run=replay_draw,
 )

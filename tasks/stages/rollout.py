@@ -1,145 +1,18 @@
-"""Stage rollout: the current policy plays training episodes, all at once.
-
-Also plays the held-out episodes of stage evaluation: `play_episode` is the one way an episode is played.
-"""
+"""Stage rollout: the current policy plays training episodes, all at once."""
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
 
-from schemas.rows import Episode, Split, Transition
-from storage.history import State
-from tasks.environments.base import EpisodeFailed, Task
-from tasks.roles.calls import UNIFORM, sample_action
+from schemas.config import Config
+from schemas.rows import Episode, Transition
+from tasks.roles.episode import episode_metrics, play_all
+from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
-from tasks.runtime.stage import Inputs, Output, Resolver, Stage
+from tasks.runtime.lineage import Resolver
+from tasks.runtime.stage import Bound, Inputs, Output, Stage, episode_bound
 from tasks.seeding import derive_seed
 
 
-@dataclass(frozen=True)
-class EpisodeResult:
-    """An episode and its steps."""
-
-    episode: Episode
-    transitions: list[Transition]
-
-
-async def play_episode(
-    ctx: StageContext, task: Task, episode_id: str, *, key: str, uniform: float = 0.0
-) -> EpisodeResult:
-    """Play one episode with the policy, or with random legal actions in a share of steps (`uniform`).
-
-    The environment's own end is `done`; reaching `rollout.max_steps` is `truncated`. A request that the
-    engine refuses ends the episode with status engine_error, one of the environment model with speaker_error, an
-    environment that breaks with environment_error: its last step is not there, the earlier ones are truncated.
-
-    Args:
-        ctx: the stage's context.
-        task: what to play.
-        episode_id: of the episode's row.
-        key: of its random streams, unique in the stage; the same in another run or evaluation, so that those are
-            compared pairwise.
-        uniform: share of steps.
-    """
-    environment = ctx.new_environment(key)
-    config, reward_is_success = ctx.config, ctx.config.environment.reward == "success"
-    version = ctx.model_version("policy", "policy")
-    rows: list[Transition] = []
-    status, error, steps = "ok", None, config.rollout.max_steps
-    try:
-        state = State((), await environment.reset(task))
-    except EpisodeFailed as failure:
-        status, error, steps = failure.status, str(failure), 0
-    for step in range(steps):
-        transition_id = f"{episode_id}/{step:03d}"
-        request_key = f"{key}/{step:03d}"
-        answer, action = await sample_action(
-            ctx, state, adapter="policy", request_key=request_key, uniform=uniform
-        )
-        if answer.error is not None:
-            status, error = answer.status, answer.error
-            break
-        try:
-            outcome = await environment.step(action.action)
-        except EpisodeFailed as failure:
-            status, error = failure.status, str(failure)
-            break
-        truncated = not outcome.done and (outcome.truncated or step + 1 == config.rollout.max_steps)
-        rows.append(
-            Transition(
-                run=config.run,
-                iteration=ctx.iteration,
-                status=outcome.status,
-                error=outcome.error,
-                transition_id=transition_id,
-                episode_id=episode_id,
-                split=task.split,
-                step=step,
-                task_id=task.task_id,
-                observation=state.observation,
-                raw_action=answer.text,
-                thought=action.thought,
-                reasoning=answer.reasoning,
-                action=action.action,
-                action_valid=action.valid and outcome.valid,
-                next_observation=outcome.observation,
-                reward=float(outcome.success) if reward_is_success else outcome.reward,
-                game_reward=outcome.reward,
-                success=outcome.success,
-                done=outcome.done,
-                truncated=truncated,
-                policy_version=version if answer.generation else UNIFORM,
-                token_ids=list(answer.completion.token_ids) if answer.completion else [],
-                logprobs=list(answer.completion.logprobs) if answer.completion else [],
-                generation=answer.generation,
-                speaker_generations=ctx.spoken.pop(key, None),
-                database_reward=outcome.info.get("database_reward"),
-                outputs_reward=outcome.info.get("outputs_reward"),
-            )
-        )
-        if outcome.done or truncated:
-            break
-        state = state.after(answer.text, outcome.observation)
-    ctx.spoken.pop(key, None)  # of a step that is not there
-    if error is not None and rows:
-        rows[-1] = rows[-1].model_copy(update={"truncated": True})
-    episode = Episode(
-        run=config.run,
-        iteration=ctx.iteration,
-        status=status,
-        error=error,
-        episode_id=episode_id,
-        split=task.split,
-        environment=environment.name,
-        task_id=task.task_id,
-        seed=task.seed,
-        policy_version=version,
-        steps=len(rows),
-        reward=sum(r.reward for r in rows),
-        game_reward=sum(r.game_reward for r in rows),
-        success=any(r.success for r in rows),
-        done=any(r.done for r in rows),
-        truncated=any(r.truncated for r in rows),
-        invalid_actions=sum(not r.action_valid for r in rows),
-    )
-    return EpisodeResult(episode, rows)
-
-
-async def play_all(ctx: StageContext, tasks: Sequence[Task], split: Split) -> list[EpisodeResult]:
-    """Play an episode a task, all concurrently, each in an environment of its own; training episodes explore."""
-    explores = split == "train"
-    uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=True) if explores else 0.0
-
-    async def play(numbered: tuple[int, Task]) -> EpisodeResult:
-        number, task = numbered
-        key = f"{split}/{number:05d}"
-        episode_id = f"{ctx.config.run}/{ctx.iteration:05d}/{key}"
-        return await play_episode(ctx, task, episode_id, key=key, uniform=uniform)
-
-    return await ctx.map(enumerate(tasks), play, "episodes")
-
-
-async def rollout(ctx: StageContext, inputs: Inputs) -> Output:
+async def rollout(ctx: StageContext) -> Output:
     """Play `rollout.episodes` training episodes on tasks drawn anew each iteration."""
     known = ctx.environment.tasks("train")
     stream = random.Random(derive_seed(ctx.config.seed, "rollout-tasks", ctx.iteration))
@@ -157,34 +30,24 @@ async def rollout(ctx: StageContext, inputs: Inputs) -> Output:
     )
 
 
-def episode_metrics(results: Sequence[EpisodeResult]) -> dict[str, float]:
-    """Success rate, mean reward and turns, share of invalid actions; over episodes played to an end."""
-    played = [r.episode for r in results if r.episode.status == "ok"]
-    turns = sum(e.steps for e in played)
-    if not played:
-        return {"episodes": 0.0}
-    return {
-        "episodes": float(len(played)),
-        "success_rate": sum(e.success for e in played) / len(played),
-        "mean_reward": sum(e.reward for e in played) / len(played),
-        "mean_game_reward": sum(e.game_reward for e in played) / len(played),
-        "mean_turns": turns / len(played),
-        "invalid_action_rate": sum(e.invalid_actions for e in played) / max(turns, 1),
-    }
-
-
 def _inputs(resolve: Resolver) -> Inputs:
     return Inputs(adapters={"policy": resolve.policy()})
+
+
+def _bound(config: Config, algorithm: Algorithm) -> Bound:
+    return episode_bound(config, config.rollout.episodes)
 
 
 STAGE = Stage(
     name="rollout",
     version=4,
     pool="inference",
-    tables=(Episode, Transition),
+    reads=(),
+    writes=(Episode, Transition),
     config=("environment", "rollout"),
     roles=("policy",),
     templates=("policy",),
     inputs=_inputs,
+    bound=_bound,
     run=rollout,
 )

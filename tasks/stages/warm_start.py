@@ -9,8 +9,10 @@ from schemas.config import Config
 from schemas.load import find_file
 from schemas.rows import Demonstration, TrainingRow, TrainingStep
 from tasks.datasets.demonstrations import NEEDS, demonstration_examples, load_demonstrations
+from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
-from tasks.runtime.stage import Inputs, Output, Resolver, Stage, StageFailed
+from tasks.runtime.lineage import Resolver
+from tasks.runtime.stage import Bound, Inputs, Output, Stage, StageFailed
 from tasks.training.fine_tuning import Source, fine_tune
 
 
@@ -29,7 +31,7 @@ def refuse_unfit(config: Config, iteration: int) -> None:
         raise StageFailed(f"warm-start belongs to iteration 0, not {iteration}; run it with -p iteration=0")
 
 
-async def warm_start(ctx: StageContext, inputs: Inputs) -> Output:
+async def warm_start(ctx: StageContext) -> Output:
     """Fine-tune every demonstrated role at once, all rows alike.
 
     Raises:
@@ -56,11 +58,17 @@ def _inputs(resolve: Resolver) -> Inputs:
     return Inputs(adapters={"start": None, "target": None})
 
 
+def _bound(config: Config, algorithm: Algorithm) -> Bound:
+    return Bound(0, 0, "the rows of warm_start.file")
+
+
 STAGE = Stage(
     name="warm-start",
     version=3,
     pool="training",
-    tables=(Demonstration, TrainingRow, TrainingStep),
+    reads=(),
+    writes=(Demonstration, TrainingRow, TrainingStep),
+    adapters=("warm_start",),
     config=(
         "environment",
         "warm_start",
@@ -71,5 +79,6 @@ STAGE = Stage(
     roles=(),
     templates=("policy", "predict", "bootstrap", "evaluate", "refine"),
     inputs=_inputs,
+    bound=_bound,
     run=warm_start,
 )

@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from schemas.config import FineTuningSection
@@ -57,15 +56,18 @@ async def fine_tune(
     Raises:
         StageFailed: nothing valid to train on, or the training broke down; no adapter is written.
     """
-    version = f"{section}@{ctx.iteration:05d}:{ctx.fingerprint}"
-    mix = ctx.config.mix(section)
+    workspace = ctx.workspace
+    if workspace is None:
+        raise ValueError("a training stage needs a workspace")
+    version = f"{section}@{ctx.iteration:05d}:{workspace.name}"
+    mix = ctx.algorithm.mix(ctx.config, section)
     other = other or Source("transitions", [])
     start, target = ctx.inputs.adapters["start"], ctx.inputs.adapters["target"]
     carried = ctx.inputs.files.get("optimizer")
     training: FineTuningSection = getattr(ctx.config, section)
     most_steps = training.epochs * len(main.examples)  # a batch has at least one of the stage's own rows
     chat = Source(
-        "chat_file", general_chat(ctx.config.anchor, training.batch_rows, most_steps, ctx.seed("chat"))
+        "chat_file", general_chat(ctx.config.anchor, training.batch_rows, most_steps, ctx.roles.seed("chat"))
     )
 
     def on_step(record: StepRecord, total: int) -> None:
@@ -84,13 +86,13 @@ async def fine_tune(
         "mix": mix,
         "main": main.examples,
         "other": other.examples if mix else [],
-        "seed": ctx.seed(),
-        "out": Path(ctx.workdir),
+        "seed": ctx.roles.seed(),
+        "out": workspace.folder,
         "lr_scale": training.lr_scale(ctx.iteration),
         "chat": chat.examples,
         "anchor": ctx.config.anchor,
         "trainer": ctx.config.trainer,
-        "checkpoint": ctx.checkpoint,
+        "checkpoint": workspace.checkpoint,
     }
 
     def run() -> TrainingResult:
@@ -105,7 +107,7 @@ async def fine_tune(
         result = await asyncio.to_thread(run)
     except TrainingError as error:
         raise StageFailed(str(error)) from error
-    ctx.tokens += sum(step.tokens for step in result.steps)
+    ctx.trained_tokens += sum(step.tokens for step in result.steps)
     rows = [
         TrainingRow(
             run=ctx.config.run,
@@ -163,3 +165,9 @@ def nothing_to_train(
     said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
     end = f"; {remedy}" if remedy else ""
     return StageFailed(f"nothing to train on: of {len(rows)} {what} {said}; the first: {first}{end}")
+
+
+def training_steps(section: FineTuningSection, rows: int, mix: float) -> int:
+    """Optimizer steps over `rows` own rows, whose batches share their places with a share `mix` of other rows."""
+    own = max(1, section.batch_rows - round(section.batch_rows * mix))
+    return -(-rows // own) * section.epochs

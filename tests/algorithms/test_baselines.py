@@ -12,11 +12,13 @@ from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from storage.sql.views import connect
 from storage.store import Committed, Store
+from tasks.algorithms import ALGORITHMS
 from tasks.environments.frozen_lake.word_model import make_word_model
 from tasks.export.policy import ExportError, find_policy
 from tasks.pipeline.checks import check_config
+from tasks.pipeline.decision import decide, resolve_inputs
 from tasks.pipeline.plan import plan
-from tasks.pipeline.registry import ALGORITHMS, STAGES, decide, resolve_inputs
+from tasks.pipeline.registry import STAGES
 from tasks.runtime.stage import StageFailed
 from tests.support.baseline_rules import LOG_NO, log_yes
 from tests.support.iterations import Iterate
@@ -30,7 +32,7 @@ def run_twice(config: Config, store: Store, iterate: Iterate) -> list[dict[str, 
     iterations = []
     for number in range(2):
         made = {r.committed.manifest.stage: r.committed for r in iterate(config)}
-        assert tuple(made) == ALGORITHMS[config.algorithm]
+        assert tuple(made) == ALGORITHMS[config.algorithm].stages
         assert [row.stage for row in plan(config)] == list(made)
         for stage, committed in made.items():
             assert set(committed.manifest.tables) == {table.TABLE for table in STAGES[stage].tables}

@@ -24,9 +24,11 @@ from schemas.load import PROJECT_ROOT, dump_config, load_config
 from schemas.rows import TABLES
 from storage.mlflow.bridge import Bridge
 from storage.store import Store
+from tasks.algorithms import ALGORITHMS
+from tasks.pipeline.decision import resolve_inputs
 from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs
 from tasks.pipeline.iterations import begin_iteration
-from tasks.pipeline.registry import ALGORITHMS, STAGES, resolve_inputs
+from tasks.pipeline.registry import STAGES
 from tests.support.committed import commit_rows
 from tests.support.rows import episode, transitions
 
@@ -166,7 +168,7 @@ def test_config_check_prints_what_a_run_would_do(store: Store, scripted: Config,
     file.write_text(dump_config(scripted))
     result = nlac(store, "config", "check", str(file))
     assert result.exit_code == 0, result.stderr
-    assert all(stage in result.stdout for stage in ALGORITHMS["nlac"])
+    assert all(stage in result.stdout for stage in ALGORITHMS["nlac"].stages)
     assert "nlac-training" in result.stdout
     assert not store.root.exists()
 

@@ -13,7 +13,7 @@ from tasks.environments.frozen_lake import FrozenLake
 from tasks.environments.frozen_lake.roles import evaluator, rules
 from tasks.environments.frozen_lake.text import read_future, read_observation
 from tasks.environments.frozen_lake.verdict import judged_optimal, optimal_probability
-from tasks.roles.calls import Attempt
+from tasks.prompting.role_prompts import Attempt
 from tasks.text.transcript import Ending, Transcript, write_transcript
 
 LAKE = FrozenLake()

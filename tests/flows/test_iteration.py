@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from flows.stack.environment import STACK_MARK
+from tasks.algorithms import ALGORITHMS
 from tasks.pipeline.iterations import frozen_config
-from tasks.pipeline.registry import ALGORITHMS
 from tests.support.stack import LocalStack, wait_until
 
 pytestmark = pytest.mark.server
@@ -53,7 +53,7 @@ def test_a_failed_stage_and_later_ones_alone_run_again_on_retry(stack: LocalStac
     assert failed["state_type"] == "FAILED"
     assert "critique" in failed["state"]["message"]
     assert f"prefect flow-run retry {run}" in failed["state"]["message"]
-    stages = list(ALGORITHMS["nlac"])
+    stages = list(ALGORITHMS["nlac"].stages)
     before, broken, after = stages[:4], "critique", stages[5:]
     assert [name for _, name, _ in stack.steps(run)] == [*before, broken]
     folders = {stage: stack.store.committed("trial", stage, 0) for stage in before}

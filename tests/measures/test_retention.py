@@ -16,6 +16,7 @@ from schemas.frames import to_frame
 from schemas.load import ConfigError, parse_config
 from schemas.rows import Evaluation, Retention
 from storage.store import Store
+from tasks.algorithms import algorithm_of
 from tasks.datasets.chats import (
     GENERAL_CHAT,
     RETENTION,
@@ -27,10 +28,11 @@ from tasks.engines.protocol import Adapter
 from tasks.engines.request_journal import RequestJournal
 from tasks.measures.retention import divergence, measure_retention, retention_metrics
 from tasks.pipeline.checks import check_config
+from tasks.pipeline.decision import decide, resolve_inputs
 from tasks.pipeline.early_stopping import should_stop, stop_reason
 from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs
-from tasks.pipeline.registry import STAGES, decide, resolve_inputs
-from tasks.runtime.context import StageContext
+from tasks.pipeline.registry import STAGES
+from tasks.runtime.context import StageContext, stage_context
 from tasks.runtime.stage import Inputs, Output
 from tasks.training.adapters import adapter_digest
 from tests.support.committed import commit_rows
@@ -106,7 +108,7 @@ def measured(make_config: Callable[..., Config], tmp_path: Path) -> Callable[...
             try:
                 return await measure_retention(ctx)
             finally:
-                await ctx.close()
+                await ctx.roles.close()
                 cache.close()
 
         return asyncio.run(run())
@@ -117,9 +119,8 @@ def measured(make_config: Callable[..., Config], tmp_path: Path) -> Callable[...
 def context(
     config: Config, adapter: Adapter | None, folder: Path, cache: RequestJournal | None = None
 ) -> StageContext:
-    return StageContext(
-        config, "evaluation", 0, Inputs(adapters={"policy": adapter}), folder, folder, cache=cache
-    )
+    inputs = Inputs(adapters={"policy": adapter})
+    return stage_context(config, algorithm_of(config), "evaluation", inputs, folder, journal=cache)
 
 
 def trained(config: Config, folder: Path) -> Adapter:
@@ -145,12 +146,12 @@ def test_evaluation_measures_how_far_the_policy_has_drifted(
 
     async def evaluate() -> Output:
         try:
-            return await STAGES["evaluation"].run(ctx, ctx.inputs)
+            return await STAGES["evaluation"].run(ctx)
         finally:
-            await ctx.close()
+            await ctx.roles.close()
 
     output = asyncio.run(evaluate())
-    assert set(output.tables) == {model.TABLE for model in STAGES["evaluation"].tables}
+    assert set(output.tables) == {model.TABLE for model in STAGES["evaluation"].writes}
     frame = to_frame(Retention, output.tables["retention"])
     assert frame.height == len(load_conversations(RETENTION))
     assert set(frame["status"]) == {"ok"} and set(frame["policy_version"]) == {adapter.version}

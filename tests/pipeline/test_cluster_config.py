@@ -9,8 +9,9 @@ from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from storage.store import Store
 from storage.verify import verify
+from tasks.algorithms import ALGORITHMS
 from tasks.pipeline.checks import check_config
-from tasks.pipeline.registry import ALGORITHMS, STAGES
+from tasks.pipeline.registry import STAGES
 from tasks.pipeline.runner import StageResult
 from tests.support.iterations import Iterate
 
@@ -46,7 +47,7 @@ def test_it_asks_for_vllm_a_hub_model_and_gpu_pools() -> None:
     assert config.engines["local"].backend == "vllm"
     assert config.model.name == "Qwen/Qwen2.5-7B-Instruct" and config.model.revision
     assert config.model.device == "cuda"
-    assert {STAGES[s].pool for s in ALGORITHMS["nlac"]} == {"inference", "training"}
+    assert {STAGES[s].pool for s in ALGORITHMS["nlac"].stages} == {"inference", "training"}
 
 
 def test_without_a_gpu_or_vllm_it_is_refused_with_a_remedy(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_it_runs_an_iteration_on_vllm(store: Store, iterate: Iterate) -> None:
     config = shrunk(engines={"local": engine})
     check_config(config, store.root)
     results: list[StageResult] = iterate(config)
-    assert [r.committed.manifest.stage for r in results] == list(ALGORITHMS["nlac"])
+    assert [r.committed.manifest.stage for r in results] == list(ALGORITHMS["nlac"].stages)
     assert verify(store) == []
     transitions = results[0].committed.scan("transitions").collect()
     assert transitions["token_ids"].list.len().min() > 0

@@ -12,8 +12,9 @@ from schemas.config import Config
 from schemas.rows import TABLES
 from storage.store import Store
 from storage.verify import verify
+from tasks.pipeline.decision import decide
 from tasks.pipeline.iterations import IterationFrozen, next_iteration
-from tasks.pipeline.registry import STAGES, decide
+from tasks.pipeline.registry import STAGES
 from tasks.pipeline.runner import run_stage
 from tasks.runtime.stage import StageFailed
 from tests.support.committed import commit_rows, table
@@ -296,7 +297,7 @@ def test_nothing_valid_to_distil_fails_without_an_adapter(
 
 def test_stages_list_every_table_they_declare() -> None:
     of_imports = {"rejects"}
-    assert {m.TABLE for s in STAGES.values() for m in s.tables} == set(TABLES) - of_imports
+    assert {m.TABLE for s in STAGES.values() for m in s.writes} == set(TABLES) - of_imports
 
 
 def test_a_stage_alone_needs_its_inputs_and_says_which(

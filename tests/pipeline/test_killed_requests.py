@@ -15,7 +15,7 @@ import pytest
 from schemas.config import Config
 from schemas.load import dump_config
 from storage.store import Store
-from tasks.pipeline.registry import ALGORITHMS
+from tasks.algorithms import ALGORITHMS
 from tasks.pipeline.runner import run_stage
 from tests.support.rules import CAP
 
@@ -24,7 +24,7 @@ import asyncio, sys
 from pathlib import Path
 from schemas.load import load_config
 from storage.store import Store
-from tasks.pipeline.registry import ALGORITHMS
+from tasks.algorithms import ALGORITHMS
 from tasks.pipeline.runner import run_stage
 asyncio.run(run_stage(Store(Path(sys.argv[1])), load_config(sys.argv[2]), sys.argv[3], 0, force=True))
 """
@@ -52,7 +52,7 @@ def test_a_stage_killed_at_nine_tenths_asks_again_at_most_what_was_in_flight(
     file, notes = tmp_path / "config.yaml", tmp_path / "requests"
     file.write_text(dump_config(config))
     monkeypatch.setenv("NLAC_TEST_COUNT", str(notes))
-    stages = ALGORITHMS["nlac"]
+    stages = ALGORITHMS["nlac"].stages
     for name in stages[: stages.index(stage)]:
         asyncio.run(run_stage(store, config, name, 0))
     notes.unlink(missing_ok=True)

@@ -15,9 +15,10 @@ from storage.store import Store
 from tasks.environments.logged import Logged
 from tasks.logs.importing import import_log
 from tasks.pipeline.checks import check_config
+from tasks.pipeline.decision import decide
 from tasks.pipeline.iterations import next_iteration
 from tasks.pipeline.plan import plan
-from tasks.pipeline.registry import decide, stages_of
+from tasks.pipeline.registry import stages_of
 from tasks.runtime.stage import StageFailed
 from tests.support.iterations import Iterate
 from tests.support.logs import AIRLINE, conversation, write_json

@@ -9,8 +9,9 @@ import pytest
 
 from schemas.config import Config
 from storage.store import Store, StoreError
+from tasks.algorithms import ALGORITHMS
+from tasks.pipeline.decision import decide
 from tasks.pipeline.iterations import begin_iteration, run_iteration
-from tasks.pipeline.registry import ALGORITHMS, decide
 from tasks.pipeline.runner import StageResult, run_stage
 from tests.support.iterations import Iterate
 
@@ -26,7 +27,7 @@ def test_a_second_run_of_the_same_iteration_reuses_everything(
     first = iterate(config, 0)
     assert reused(first) == []
     again = iterate(config, 0)
-    assert reused(again) == list(ALGORITHMS["nlac"])
+    assert reused(again) == list(ALGORITHMS["nlac"].stages)
     assert [r.committed.path for r in again] == [r.committed.path for r in first]
 
 
@@ -66,7 +67,7 @@ def test_a_changed_field_recomputes_the_stages_that_use_it(
 ) -> None:
     iterate(make_config(), 0)
     changed = make_config(improvement={"states": 5})
-    for stage in ALGORITHMS["nlac"]:
+    for stage in ALGORITHMS["nlac"].stages:
         decision = decide(store, changed, stage, 0, frozen=False)
         assert decision.reuse is (stage != "critique"), stage
     (reason,) = decide(store, changed, "critique", 0, frozen=False).reasons
@@ -81,7 +82,7 @@ def test_paths_and_concurrency_change_nothing(
     iterate(config, 0)
     rules = config.engines["rules"].model_copy(update={"max_batch": 3})
     other = config.model_copy(update={"engines": {"rules": rules}})
-    assert all(decide(store, other, stage, 0, frozen=False).reuse for stage in ALGORITHMS["nlac"])
+    assert all(decide(store, other, stage, 0, frozen=False).reuse for stage in ALGORITHMS["nlac"].stages)
 
 
 def test_a_changed_prompt_is_named(
@@ -112,7 +113,7 @@ def test_force_commits_a_new_attempt_and_equal_data_leaves_the_rest_valid(
         "cot-correction", "critic-sft", "critique", "refinement", "policy-distillation", "evaluation",
     }  # fmt: skip
     again = iterate(config, 0)
-    assert reused(again) == list(ALGORITHMS["nlac"])
+    assert reused(again) == list(ALGORITHMS["nlac"].stages)
     assert not any(e.stale for e in store.current("trial", 0).stages.values())
 
 

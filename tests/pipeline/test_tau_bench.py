@@ -13,9 +13,9 @@ from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from storage.store import Store
 from storage.verify import verify
+from tasks.algorithms import ALGORITHMS
 from tasks.environments.tau_bench.package import INSTALL
 from tasks.pipeline.checks import check_config
-from tasks.pipeline.registry import ALGORITHMS
 from tests.support.iterations import Iterate
 from tests.support.tiny import make_tiny_checkpoint
 
@@ -62,7 +62,7 @@ def test_an_iteration_runs_with_a_scripted_user(
     config = serving({"options": SCRIPTED})
     check_config(config, store.root)
     results = {r.committed.manifest.stage: r.committed for r in iterate(config)}
-    assert list(results) == list(ALGORITHMS["nlac"]) and verify(store) == []
+    assert list(results) == list(ALGORITHMS["nlac"].stages) and verify(store) == []
 
     steps = results["rollout"].scan("transitions").collect()
     ends = steps.filter(pl.col("done"))
@@ -94,7 +94,7 @@ def test_an_iteration_runs_with_a_model_as_the_user(
     config = serving({"options": {"train_split": "dev"}, "model": {"engine": "user"}})
     check_config(config, store.root)
     results = {r.committed.manifest.stage: r.committed for r in iterate(config)}
-    assert list(results) == list(ALGORITHMS["nlac"])
+    assert list(results) == list(ALGORITHMS["nlac"].stages)
     steps = results["rollout"].scan("transitions").sort("transition_id").collect()
     assert set(steps.filter(step=0)["observation"]) == {"Good day."}
     spoken = steps.filter(pl.col("action").str.contains('"respond"'))

@@ -13,15 +13,16 @@ from pydantic import ValidationError
 from schemas.config import Config
 from schemas.load import ConfigError
 from storage.store import Committed, Store
+from tasks.algorithms.nlac import NLAC
 from tasks.engines.request_journal import RequestJournal
 from tasks.environments import UnusableEnvironment
 from tasks.export.play import play
 from tasks.pipeline.checks import check_config
+from tasks.pipeline.decision import decide
 from tasks.pipeline.iterations import begin_iteration
 from tasks.pipeline.plan import plan
-from tasks.pipeline.registry import decide
 from tasks.pipeline.runner import run_stage
-from tasks.runtime.context import StageContext
+from tasks.runtime.context import stage_context
 from tasks.runtime.stage import Inputs
 from tests.support.iterations import Iterate
 
@@ -109,12 +110,11 @@ def test_an_answer_is_kept_for_a_stage_that_resumes(
     asked: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def opening() -> str:
-        ctx = StageContext(
-            asked(), "rollout", 0, Inputs(), tmp_path, tmp_path, cache=RequestJournal(tmp_path / "journal")
-        )
+        journal = RequestJournal(tmp_path / "journal")
+        ctx = stage_context(asked(), NLAC, "rollout", Inputs(), tmp_path, journal=journal)
         environment = ctx.new_environment("e/1")
         text = asyncio.run(environment.reset(environment.tasks("train")[0]))
-        ctx.cache.close()
+        journal.close()
         return text
 
     first = opening()
@@ -166,7 +166,7 @@ def test_an_environment_without_its_speaker_is_not_played(
 ) -> None:
     config = asked()
     alone = config.model_copy(update={"environment": config.environment.model_copy(update={"model": None})})
-    ctx = StageContext(alone, "rollout", 0, Inputs(), tmp_path, tmp_path)
+    ctx = stage_context(alone, NLAC, "rollout", Inputs(), tmp_path)
     with pytest.raises(UnusableEnvironment, match=r"environment\.model"):
         ctx.new_environment("e/1")
 

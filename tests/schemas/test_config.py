@@ -7,6 +7,8 @@ import yaml
 
 from schemas.config import Config, RolesSection
 from schemas.load import PROJECT_ROOT, ConfigError, data_root, dump_config, load_config
+from tasks.algorithms.nlac import NLAC
+from tasks.algorithms.self_distillation import SELF_DISTILLATION
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.plan import plan
 
@@ -138,12 +140,12 @@ def test_the_plan_names_every_stage_and_its_pool() -> None:
     assert {r.pool for r in rows if r.stage in ("critic-sft", "policy-distillation")} == {
         Config().pools.training
     }
-    assert all(r.requests > 0 for r in rows if r.pool == Config().pools.inference)
+    assert all(r.bound.requests > 0 for r in rows if r.pool == Config().pools.inference)
 
 
 def test_the_default_moves_the_target_by_half_or_more_an_iteration() -> None:
     config = load_config()
-    own_rows = config.critic.batch_rows - round(config.critic.batch_rows * config.mix("critic"))
+    own_rows = config.critic.batch_rows - round(config.critic.batch_rows * NLAC.mix(config, "critic"))
     steps = -(-config.replay.transitions // own_rows) * config.critic.epochs
     assert config.target_moved(steps) >= 0.5
     assert Config(target={"tau": 0.5}).target_moved(2) == pytest.approx(0.75)
@@ -159,12 +161,13 @@ def test_the_data_root_is_where_one_says(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_a_critique_reads_one_future_or_four_rollouts_unless_it_says_how_many() -> None:
     shipped = load_config().model_dump()
-    assert Config.model_validate(shipped).futures == 1
-    assert Config.model_validate({**shipped, "algorithm": "self_distillation"}).futures == 4
+    config = Config.model_validate(shipped)
+    assert NLAC.future_count(config) == 1 and SELF_DISTILLATION.future_count(config) == 4
     shipped["improvement"]["futures"] = 2
-    assert Config.model_validate({**shipped, "algorithm": "self_distillation"}).futures == 2
+    assert SELF_DISTILLATION.future_count(Config.model_validate(shipped)) == 2
 
 
 def test_separate_parameters_mix_nothing_and_shared_a_quarter() -> None:
-    assert Config().mix("critic") == 0.25
-    assert Config.model_validate(yaml.safe_load("parameters: separate")).mix("critic") == 0.0
+    assert NLAC.mix(Config(), "critic") == 0.25
+    separate = Config.model_validate(yaml.safe_load("parameters: separate"))
+    assert NLAC.mix(separate, "critic") == 0.0

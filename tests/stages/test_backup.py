@@ -13,10 +13,11 @@ from schemas.config import Config
 from schemas.load import ConfigError
 from schemas.rows import CorrectedTarget, Priority
 from storage.store import Store
+from tasks.algorithms.nlac import NLAC
 from tasks.engines.protocol import Request, ScoreRequest, Scores
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.runner import run_stage
-from tasks.runtime.context import StageContext
+from tasks.runtime.context import stage_context
 from tasks.runtime.stage import Inputs, StageFailed
 from tasks.stages.critic_sft import measure_priorities
 from tasks.text.discounting import Discounting, measure_discounting
@@ -73,9 +74,7 @@ def label(name: str, transition: str, **scored: Any) -> CorrectedTarget:
 def priorities(
     targets: list[CorrectedTarget], scores: dict[str, tuple[float, ...]], at: Path
 ) -> dict[str, Priority]:
-    ctx = StageContext(
-        config=Config(), stage="critic-sft", iteration=0, inputs=Inputs(), workdir=at, cache_dir=at
-    )
+    ctx = stage_context(Config(), NLAC, "critic-sft", Inputs(), at)
     return {row.transition_id: row for row in measure_priorities(ctx, targets, scores)}
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from schemas.config import Config
 from storage.store import Store
+from tasks.algorithms.nlac import NLAC
 from tasks.environments.base import EnvironmentModelFailed, Step
 from tasks.environments.textarena import TextArena
 from tasks.measures.baseline import Baseline, baseline
-from tasks.runtime.context import StageContext
+from tasks.runtime.context import stage_context
 from tasks.runtime.stage import Inputs
 from tests.support.iterations import Iterate
 
@@ -42,7 +43,7 @@ def measure(make_config: Callable[..., Config], tmp_path: Path) -> Callable[...,
 
     def run(environment: dict[str, Any], tasks: int = 10, **changes: Any) -> Baseline:
         config = make_config(environment=environment, **changes)
-        ctx = StageContext(config, "evaluation", 0, Inputs(), tmp_path, tmp_path / "cache")
+        ctx = stage_context(config, NLAC, "evaluation", Inputs(), tmp_path / "cache")
         return asyncio.run(baseline(ctx, ctx.environment.tasks("eval")[:tasks]))
 
     return run

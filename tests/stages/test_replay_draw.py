@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from schemas.config import Config
 from storage.store import Committed, Store
-from tasks.pipeline.registry import resolve_inputs
+from tasks.pipeline.decision import resolve_inputs
 from tasks.pipeline.runner import run_stage
 from tasks.runtime.stage import Resolver, StageFailed
 from tests.support.committed import commit_rows, table

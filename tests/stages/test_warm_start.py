@@ -13,7 +13,8 @@ from storage.store import Store
 from tasks.environments.guess_number import ROLES, Guess, Span, demonstrations, improved
 from tasks.export.policy import find_policy
 from tasks.pipeline.checks import check_config
-from tasks.pipeline.registry import decide, resolve_inputs, stages_of
+from tasks.pipeline.decision import decide, resolve_inputs
+from tasks.pipeline.registry import stages_of
 from tasks.runtime.stage import StageFailed
 from tests.support.iterations import Iterate
 

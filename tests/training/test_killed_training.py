@@ -15,7 +15,7 @@ import pytest
 from schemas.config import Config
 from schemas.load import dump_config
 from storage.store import Store
-from tasks.pipeline.registry import decide
+from tasks.pipeline.decision import decide
 from tasks.pipeline.runner import StageResult
 from tasks.training import trainer
 

@@ -1,0 +1,42 @@
+"""Natural-language Q-learning: NLAC without refinement. Of several sampled actions the one that the evaluator most
+probably calls optimal is distilled. The verdict is scored, not written."""
+
+from collections.abc import Iterator
+
+from schemas.config import Config
+from tasks.algorithms.nlac import NLAC
+from tasks.engines import EngineConfigError, declared_capabilities
+from tasks.environments.base import Environment
+from tasks.improvement.best_of_n import BEST_OF_N
+from tasks.improvement.futures import PREDICTED
+from tasks.improvement.verdicts import SCORED
+from tasks.runtime.algorithm import Algorithm, Improvement
+from tasks.training.policy_rows import REFINED_ACTIONS
+
+
+def _evaluator_scores(config: Config, environment: Environment) -> Iterator[str]:
+    engine = config.roles.evaluate.engine
+    try:
+        scores = declared_capabilities(config.engines[engine]).scoring
+    except EngineConfigError:
+        return  # reported with the engine
+    if not scores:
+        yield (
+            f"roles.evaluate.engine: algorithm nlql needs the probability of a verdict, and engine '{engine}' does not "
+            "score; route the role to an engine that does"
+        )
+
+
+def _actions_are_sampled(config: Config, environment: Environment) -> Iterator[str]:
+    if config.improvement.action == "replayed":
+        yield "improvement.action: algorithm nlql samples its actions; set it to fresh"
+
+
+NLQL = Algorithm(
+    name="nlql",
+    summary="`improvement.actions` actions, k predicted futures each, scored verdicts, the best of them",
+    stages=NLAC.stages,
+    improvement=Improvement(PREDICTED, SCORED, BEST_OF_N),
+    policy_rows=REFINED_ACTIONS,
+    checks=(_evaluator_scores, _actions_are_sampled),
+)

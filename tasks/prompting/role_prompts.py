@@ -1,0 +1,106 @@
+"""The prompt of each role, with the values that its template shows. Inference and training share them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.history import State
+from tasks.prompting.rendering import PromptRenderer
+from tasks.prompting.truncation import Prompt
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An action with its critique, as the refiner's prompt lists them."""
+
+    action_text: str
+    optimal: bool
+    critique: str
+
+
+@dataclass(frozen=True)
+class BackupInputs:
+    """What the backup reads: (s, a, r, s'), and a' and d' unless the transition is terminal or bootstrapping is off."""
+
+    state: State
+    action_text: str
+    next_observation: str
+    reward: float
+    terminal: bool
+    next_action_text: str | None = None
+    next_future: str | None = None
+
+    @property
+    def privileged(self) -> tuple[str, ...]:
+        """The texts that the predict prompt does not show."""
+        return tuple(t for t in (self.next_observation, self.next_action_text, self.next_future) if t)
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        """The texts that the predict prompt shows."""
+        past = [text for turn in self.state.turns for text in (turn.observation, turn.text)]
+        return (*past, self.state.observation, self.action_text)
+
+
+def policy_prompt(
+    prompts: PromptRenderer, state: State, *, label: tuple[str, ...] = (), trains: bool = False
+) -> Prompt:
+    """The plain policy prompt: the episode as a chat."""
+    return prompts.prompt("policy", "policy", label=label, trains=trains, state=state)
+
+
+def predict_prompt(
+    prompts: PromptRenderer,
+    state: State,
+    action_text: str,
+    *,
+    label: tuple[str, ...] = (),
+    trains: bool = False,
+) -> Prompt:
+    """The successor's prompt, which shows (s, a) alone. The critic is trained under it."""
+    shown = {"state": state, "action_text": action_text}
+    return prompts.prompt("predict", "predict", label=label, trains=trains, **shown)
+
+
+def backup_prompt(
+    prompts: PromptRenderer, read: BackupInputs, *, label: tuple[str, ...] = (), trains: bool = False
+) -> Prompt:
+    """The backup's prompt."""
+    return prompts.prompt(
+        "bootstrap",
+        "bootstrap",
+        label=label,
+        trains=trains,
+        state=read.state,
+        action_text=read.action_text,
+        next_observation=read.next_observation,
+        reward=read.reward,
+        terminal=read.terminal,
+        next_action=read.next_action_text,
+        next_future=read.next_future,
+    )
+
+
+def evaluate_prompt(
+    prompts: PromptRenderer,
+    state: State,
+    action_text: str,
+    futures: Sequence[str],
+    *,
+    label: tuple[str, ...] = (),
+    trains: bool = False,
+) -> Prompt:
+    """The evaluator's prompt."""
+    shown = {"state": state, "action_text": action_text, "futures": futures}
+    return prompts.prompt("evaluate", "evaluate", label=label, trains=trains, **shown)
+
+
+def refine_prompt(
+    prompts: PromptRenderer,
+    state: State,
+    attempts: Sequence[Attempt],
+    *,
+    label: tuple[str, ...] = (),
+    trains: bool = False,
+) -> Prompt:
+    """The refiner's prompt."""
+    return prompts.prompt("refine", "refine", label=label, trains=trains, state=state, attempts=attempts)
