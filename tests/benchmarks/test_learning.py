@@ -30,7 +30,7 @@ def half_checks(measured: list[Measured]) -> list[Check]:
     ]
 
 
-@pytest.mark.learning
+@pytest.mark.long
 @pytest.mark.timeout(2400)
 def test_half_a_run_learns_what_shuffled_labels_do_not_teach(tmp_path: Path) -> None:
     jobs = [
@@ -44,7 +44,7 @@ def test_half_a_run_learns_what_shuffled_labels_do_not_teach(tmp_path: Path) -> 
     assert not any(c.ok for c in half_checks(control))
 
 
-@pytest.mark.learning
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_outcome_travels_one_step_back_an_iteration(tmp_path: Path) -> None:
     shown = run_chain(tmp_path)

@@ -7,10 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
@@ -31,6 +31,7 @@ from tasks.pipeline.iterations import begin_iteration
 from tasks.pipeline.registry import STAGES
 from tests.support.committed import commit_rows
 from tests.support.rows import episode, transitions
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -261,12 +262,15 @@ def test_mlflow_ui_serves_the_data_root_s_store(store: Store) -> None:
 
 def answer(address: str, seconds: float = 90) -> bytes:
     """What a server that is starting says in the end."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            with urllib.request.urlopen(address, timeout=5) as response:
-                return bytes(response.read())
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)
+    said: list[bytes] = []
+
+    def answers() -> bool:
+        with (
+            suppress(urllib.error.URLError, ConnectionError, TimeoutError),
+            urllib.request.urlopen(address, timeout=5) as response,
+        ):
+            said.append(response.read())
+        return bool(said)
+
+    wait_until(answers, seconds, address)
+    return said[0]

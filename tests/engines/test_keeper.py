@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from schemas.load import PROJECT_ROOT
 from tasks.engines.vllm import leases, servers
 from tasks.ports import free_port
 from tests.support.processes import all_end
+from tests.support.waiting import wait_until
 
 SERVER = PROJECT_ROOT / "tests" / "support" / "health_server.py"
 ENVIRONMENT = {**os.environ, "VLLM_API_KEY": "secret"}
@@ -36,10 +36,14 @@ class Kept:
 
     def wait_ready(self) -> list[psutil.Process]:
         """ServerSupervisor, server, and what the server started."""
-        server = None
-        while server is None or server.state != "ready":
+
+        def ready() -> bool:
             server = servers.read_server(self.folder)
-            time.sleep(0.05)
+            return server is not None and server.state == "ready"
+
+        wait_until(ready, 60, "the server's first answer")
+        server = servers.read_server(self.folder)
+        assert server is not None
         pids = [server.keeper, *map(int, (self.folder / "pids").read_text().split())]
         return [psutil.Process(pid) for pid in pids]
 
@@ -95,8 +99,11 @@ def test_a_server_outlives_one_of_two_who_want_it(kept: Kept, owner: subprocess.
     leases.hold(kept.folder, "stack", owner.pid)
     kept.start()
     processes = kept.wait_ready()
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    stale = leases.hold(kept.folder, "stage", gone.pid)
     stage.unlink()
-    time.sleep(1.0)
+    gone.wait()
+    wait_until(lambda: not stale.exists(), 15, "the keeper's next look at the leases")
     assert all(process.is_running() for process in processes)
     owner.kill()
     owner.wait()
@@ -110,7 +117,9 @@ def test_a_server_that_stops_answering_is_ended_and_its_log_says_so(
     leases.hold(kept.folder, "stage")
     kept.start()
     processes = kept.wait_ready()
-    time.sleep(2.5)
+    # The keeper asks ten times in so many seconds.
+    answers = kept.folder / "pids.answers"
+    wait_until(lambda: len(answers.read_text().splitlines()) > 12, 60, "more answers than that")
     assert all(process.is_running() for process in processes)
     processes[1].send_signal(signal.SIGSTOP)
     assert all_end(processes, 40)  # SIGTERM does not reach what is stopped
@@ -140,8 +149,7 @@ def test_a_server_that_does_not_answer_in_time_is_given_up_and_says_why(kept: Ke
     leases.hold(kept.folder, "stage")
     silent = "import time; print('ValueError: no room', flush=True); time.sleep(600)"
     kept.start(seconds=1.0, command=[sys.executable, "-c", silent])
-    while servers.read_server(kept.folder) is not None:
-        time.sleep(0.05)
+    wait_until(lambda: servers.read_server(kept.folder) is None, 60, "the end of a server that is silent")
     assert servers.last_error(kept.folder) == "ValueError: no room"
 
 

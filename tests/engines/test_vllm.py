@@ -16,6 +16,7 @@ from tasks.chat.messages import Message
 from tasks.engines import build_engine
 from tasks.engines.protocol import Adapter, Engine, EngineDied, Request, Sampling, ScoreRequest
 from tasks.engines.reaper import watch
+from tests.support.processes import all_end
 
 OWNER = """
 import asyncio, sys
@@ -31,10 +32,6 @@ async def hold():
 if __name__ == "__main__":
     asyncio.run(hold())
 """
-
-
-def all_end(processes: list[psutil.Process], within_s: float) -> bool:
-    return not psutil.wait_procs(processes, timeout=within_s)[1]
 
 
 def test_watched_processes_end_when_the_watch_is_closed_and_others_stay() -> None:

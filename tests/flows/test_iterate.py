@@ -11,7 +11,8 @@ import pytest
 from flows.stack.control import read_stack
 from flows.stack.processes import marked_processes
 from schemas.load import PROJECT_ROOT
-from tests.support.stack import LocalStack, wait_until
+from tests.support.stack import LocalStack
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server
 

@@ -12,23 +12,25 @@ from schemas.config import Config
 from schemas.rows import TABLES
 from storage.store import Store
 from storage.verify import verify
+from tasks.algorithms import ALGORITHMS
 from tasks.pipeline.decision import decide
-from tasks.pipeline.iterations import IterationFrozen, next_iteration
+from tasks.pipeline.iterations import IterationFrozen, next_iteration, run_stages
 from tasks.pipeline.registry import STAGES
-from tasks.pipeline.runner import run_stage
 from tasks.runtime.stage import StageFailed
 from tests.support.committed import commit_rows, table
-from tests.support.iterations import Iterate
+from tests.support.iterations import Finished, Iterate
+
+UP_TO_CRITIC = ("rollout", "bellman-targets", "cot-correction", "critic-sft")
 
 
 def test_two_iterations_write_every_table_and_go_on_from_one_another(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
+    store: Store, make_config: Callable[..., Config], finished: Finished
 ) -> None:
-    config = make_config()
-    first, second = iterate(config), iterate(config)
-    assert [r.committed.manifest.iteration for r in (*first, *second)] == [0] * 8 + [1] * 8
+    finished(store, make_config(), 2)
+    made = [store.committed("trial", stage, i) for i in (0, 1) for stage in ALGORITHMS["nlac"].stages]
+    assert [one.manifest.iteration for one in made] == [0] * 8 + [1] * 8
     elsewhere = {"rejects", "demonstrations"}  # of imports, and of a warm start
-    assert {t for r in first for t in r.committed.manifest.tables} == set(TABLES) - elsewhere
+    assert {t for one in made[:8] for t in one.manifest.tables} == set(TABLES) - elsewhere
     assert verify(store) == []
     # iteration 1 plays and trains with what iteration 0 left
     policy = store.committed("trial", "policy-distillation", 0).manifest.adapters["policy"]
@@ -45,9 +47,9 @@ def test_two_iterations_write_every_table_and_go_on_from_one_another(
 
 
 def test_every_row_joins_to_the_one_it_came_from(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
+    store: Store, make_config: Callable[..., Config], finished: Finished
 ) -> None:
-    iterate(make_config())
+    finished(store, make_config())
     transitions = table(store, "rollout", "transitions")
     samples = table(store, "bellman-targets", "replay_samples")
     targets = table(store, "bellman-targets", "bellman_targets")
@@ -72,10 +74,9 @@ def test_every_row_joins_to_the_one_it_came_from(
     assert sorted(distilled["source_id"]) == sorted(refinements.filter("distil")["refinement_id"])
 
 
-def test_targets_know_terminal_from_truncated(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
-) -> None:
-    iterate(make_config(rollout={"episodes": 12, "max_steps": 3}, replay={"transitions": 60}))
+def test_targets_know_terminal_from_truncated(store: Store, make_config: Callable[..., Config]) -> None:
+    config = make_config(rollout={"episodes": 12, "max_steps": 3}, replay={"transitions": 60})
+    asyncio.run(run_stages(store, config, ("rollout", "bellman-targets")))
     transitions = table(store, "rollout", "transitions")
     last = transitions.filter(pl.col("step") == pl.col("step").max().over("episode_id"))
     assert last["done"].any() and last["truncated"].any()
@@ -91,19 +92,19 @@ def test_targets_know_terminal_from_truncated(
     assert cut["next_future"].is_not_null().all()
 
 
-def test_reward_is_what_the_configuration_chooses(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
-) -> None:
-    iterate(make_config(rollout={"episodes": 12, "max_steps": 30}))
+def test_reward_is_what_the_configuration_chooses(store: Store, make_config: Callable[..., Config]) -> None:
+    config = make_config(rollout={"episodes": 12, "max_steps": 30})
+    asyncio.run(run_stages(store, config, ("rollout",)))
     episodes = table(store, "rollout", "episodes")
     assert (episodes["reward"] == episodes["success"].cast(float)).all()
     assert (episodes.filter(~pl.col("success"))["game_reward"] > 0).any()
 
 
 def test_leaking_thoughts_are_rewritten_or_dropped_and_descriptions_never_change(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
+    store: Store, make_config: Callable[..., Config]
 ) -> None:
-    iterate(make_config(replay={"transitions": 40}))
+    config = make_config(replay={"transitions": 40})
+    asyncio.run(run_stages(store, config, ("rollout", "bellman-targets", "cot-correction")))
     rows = table(store, "cot-correction", "corrected_targets").join(
         table(store, "bellman-targets", "bellman_targets"), on="target_id", suffix="_t"
     )
@@ -122,15 +123,19 @@ def test_leaking_thoughts_are_rewritten_or_dropped_and_descriptions_never_change
 
 
 def test_priorities_are_the_bound_on_the_kl_or_say_that_they_are_not(
-    make_config: Callable[..., Config], iterate: Iterate, tmp_path: Path
+    make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
     for rules, kind in (("number_game", "kl_bound"), ("unscored", "nll")):
-        store = Store(tmp_path / rules)
-        iterate(make_config(rules=f"tests.support.rules:{rules}"), at=store)
+        store, config = Store(tmp_path / rules), make_config(rules=f"tests.support.rules:{rules}")
+        asyncio.run(run_stages(store, config, UP_TO_CRITIC))
         rows = table(store, "critic-sft", "priorities")
         assert set(rows["priority_kind"]) == {kind}
         if kind == "kl_bound":
-            assert (rows["backup_logprob"] == -0.25).all()
+            # The backup's rules give a quarter of a nat a byte; both sides are means over the critic's tokens.
+            label = -0.25 * len(" a hint, then it is found")
+            assert rows["backup_logprob"].to_list() == pytest.approx(
+                [label / tokens for tokens in rows["description_tokens"]]
+            )
             expected = (rows["backup_logprob"] - rows["critic_logprob"]).clip(lower_bound=0)
         else:
             assert rows["backup_logprob"].is_null().all()
@@ -178,11 +183,9 @@ def test_separate_adapters_follow_their_own_column_of_the_table(
 
 
 def test_shared_parameters_follow_theirs(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
+    store: Store, make_config: Callable[..., Config], finished: Finished
 ) -> None:
-    config = make_config()
-    iterate(config)
-    iterate(config)
+    finished(store, make_config(), 2)
 
     def models(stage: str, iteration: int) -> dict[str, str]:
         return store.committed("trial", stage, iteration).manifest.fingerprint_inputs.models
@@ -211,11 +214,9 @@ def test_shared_parameters_follow_theirs(
     }
 
 
-def test_replay_never_sees_a_planted_eval_row(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
-) -> None:
-    config = make_config(replay={"transitions": 200})
-    asyncio.run(_only_rollout(store, config))
+def test_replay_never_sees_a_planted_eval_row(store: Store, make_config: Callable[..., Config]) -> None:
+    config = make_config(replay={"transitions": 60})
+    asyncio.run(run_stages(store, config, ("rollout",)))
     made = store.committed("trial", "rollout", 0)
     rows = [
         TABLES["transitions"].model_validate(r)
@@ -234,7 +235,7 @@ def test_replay_never_sees_a_planted_eval_row(
         store, "rollout", 0, {"episodes": episodes, "transitions": [*rows, *planted]},
         fingerprint_inputs=made.manifest.fingerprint_inputs, attempt=2,
     )  # fmt: skip
-    iterate(config)
+    asyncio.run(run_stages(store, config, UP_TO_CRITIC))
     assert table(store, "rollout", "transitions").height == 2 * len(rows)
     assert (
         not table(store, "bellman-targets", "replay_samples")["transition_id"].str.contains("planted").any()
@@ -242,23 +243,25 @@ def test_replay_never_sees_a_planted_eval_row(
     assert not table(store, "critic-sft", "training_rows")["source_id"].str.contains("planted").any()
 
 
-async def _only_rollout(store: Store, config: Config) -> None:
-    await run_stage(store, config, "rollout", 0)
-
-
 def test_the_same_seed_gives_the_same_rows_twice_and_another_one_others(
-    make_config: Callable[..., Config], iterate: Iterate, tmp_path: Path
+    make_config: Callable[..., Config], iterate: Iterate, finished: Finished, tmp_path: Path
 ) -> None:
-    digests = []
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        results = iterate(make_config(seed=seed), at=Store(tmp_path / name))
-        manifests = [r.committed.manifest for r in results]
-        digests.append(
-            [t.digest for m in manifests for t in m.tables.values()]
-            + [a.digest for m in manifests for a in m.adapters.values()]
-        )
-    assert digests[0] == digests[1]
-    assert digests[0][0] != digests[2][0]
+    def digests(store: Store) -> dict[str, str]:
+        made = [store.committed("trial", stage, 0) for stage in ALGORITHMS["nlac"].stages]
+        return {
+            f"{one.manifest.stage} {name}": entry.digest
+            for one in made
+            if one is not None
+            for name, entry in (*one.manifest.tables.items(), *one.manifest.adapters.items())
+        }
+
+    first, again, other = (Store(tmp_path / name) for name in "abc")
+    finished(first, make_config())
+    iterate(make_config(), at=again)
+    asyncio.run(run_stages(other, make_config(seed=1), ("rollout",)))
+    assert digests(first) == digests(again)
+    assert len(digests(other)) == 2
+    assert all(digests(first)[name] != digest for name, digest in digests(other).items())
 
 
 def test_a_model_that_answers_rubbish_gives_rows_with_a_status(
@@ -310,9 +313,9 @@ def test_a_stage_alone_needs_its_inputs_and_says_which(
 
 
 def test_a_finished_iteration_keeps_its_configuration(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
+    store: Store, make_config: Callable[..., Config], iterate: Iterate, finished: Finished
 ) -> None:
-    iterate(make_config())
+    finished(store, make_config())
     with pytest.raises(IterationFrozen, match="applies from the next iteration"):
         iterate(make_config(replay={"transitions": 11}), 0)
     changed = iterate(make_config(replay={"transitions": 11}))

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from storage.store import Store
 from tasks.algorithms import ALGORITHMS
 from tasks.pipeline.runner import run_stage
 from tests.support.rules import CAP
+from tests.support.waiting import wait_until
 
 STAGE = """
 import asyncio, sys
@@ -65,10 +65,14 @@ def test_a_stage_killed_at_nine_tenths_asks_again_at_most_what_was_in_flight(
         [sys.executable, "-c", STAGE, str(store.root), str(file), stage],
         env={**os.environ, "PYTHONPATH": "."},
     )
-    deadline = time.monotonic() + 120
-    while asked(notes).total() < 0.9 * len(whole):
-        assert process.poll() is None and time.monotonic() < deadline, "the stage never came to nine tenths"
-        time.sleep(0.002)
+    enough = 0.9 * len(whole)
+    wait_until(
+        lambda: asked(notes).total() >= enough,
+        120,
+        "nine tenths of the requests",
+        every=0.002,
+        process=process,
+    )
     process.send_signal(signal.SIGKILL)
     process.wait()
     first = asked(notes)

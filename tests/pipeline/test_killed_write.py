@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from schemas.load import dump_config
 from storage.store import Store
 from storage.verify import verify
 from tasks.pipeline.runner import StageResult
+from tests.support.waiting import wait_until
 
 STAGE = """
 import asyncio, sys
@@ -36,12 +36,11 @@ def test_a_stage_killed_mid_write_leaves_nothing_and_the_next_run_goes_on(
     process = subprocess.Popen(
         [sys.executable, "-c", STAGE, str(store.root), str(file)], env={**os.environ, "PYTHONPATH": "."}
     )
-    deadline = time.monotonic() + 120
-    while not list(store.root.glob("trial/.staging/*/*.parquet")):
-        assert process.poll() is None and time.monotonic() < deadline, "the stage never came to writing"
+    half_written = "trial/.staging/*/*.parquet"
+    wait_until(lambda: list(store.root.glob(half_written)), 120, "a table", every=0, process=process)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert list(store.root.glob("trial/.staging/*/*.parquet"))  # it was in the middle of it
+    assert list(store.root.glob(half_written))  # it was in the middle of it
     assert store.current("trial", 0).stages == {}
     assert not list(store.root.glob("trial/rollout/**/*.parquet"))
     assert verify(store) == []

@@ -13,7 +13,7 @@ from tasks.algorithms import ALGORITHMS
 from tasks.pipeline.decision import decide
 from tasks.pipeline.iterations import begin_iteration, run_iteration
 from tasks.pipeline.runner import StageResult, run_stage
-from tests.support.iterations import Iterate
+from tests.support.iterations import Finished, Iterate
 
 
 def reused(results: list[StageResult]) -> list[str]:
@@ -63,9 +63,9 @@ def test_a_failed_stage_is_where_the_next_run_goes_on(
 
 
 def test_a_changed_field_recomputes_the_stages_that_use_it(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
+    store: Store, make_config: Callable[..., Config], finished: Finished
 ) -> None:
-    iterate(make_config(), 0)
+    finished(store, make_config())
     changed = make_config(improvement={"states": 5})
     for stage in ALGORITHMS["nlac"].stages:
         decision = decide(store, changed, stage, 0, frozen=False)
@@ -76,19 +76,19 @@ def test_a_changed_field_recomputes_the_stages_that_use_it(
 
 
 def test_paths_and_concurrency_change_nothing(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
+    store: Store, make_config: Callable[..., Config], finished: Finished
 ) -> None:
     config = make_config()
-    iterate(config, 0)
+    finished(store, config)
     rules = config.engines["rules"].model_copy(update={"max_batch": 3})
     other = config.model_copy(update={"engines": {"rules": rules}})
     assert all(decide(store, other, stage, 0, frozen=False).reuse for stage in ALGORITHMS["nlac"].stages)
 
 
 def test_a_changed_prompt_is_named(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate, tmp_path: Path
+    store: Store, make_config: Callable[..., Config], finished: Finished, tmp_path: Path
 ) -> None:
-    iterate(make_config(), 0)
+    finished(store, make_config())
     template = tmp_path / "evaluate.j2"
     template.write_text(
         "{% block system %}Optimal:{% endblock %}{% block user %}{{ action_text }}{% endblock %}"
@@ -100,10 +100,10 @@ def test_a_changed_prompt_is_named(
 
 
 def test_force_commits_a_new_attempt_and_equal_data_leaves_the_rest_valid(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
+    store: Store, make_config: Callable[..., Config], iterate: Iterate, finished: Finished
 ) -> None:
     config = make_config()
-    iterate(config, 0)
+    finished(store, config)
     before = store.committed("trial", "bellman-targets", 0)
     forced = asyncio.run(run_stage(store, config, "bellman-targets", 0, force=True))
     assert not forced.reused
@@ -118,9 +118,9 @@ def test_force_commits_a_new_attempt_and_equal_data_leaves_the_rest_valid(
 
 
 def test_recomputing_with_another_outcome_recomputes_what_lies_downstream(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
+    store: Store, make_config: Callable[..., Config], finished: Finished
 ) -> None:
-    iterate(make_config(), 0)
+    finished(store, make_config())
     other = make_config(replay={"transitions": 12})
     asyncio.run(run_stage(store, other, "bellman-targets", 0, frozen=False))
     decision = decide(store, other, "cot-correction", 0)

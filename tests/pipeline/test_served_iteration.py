@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 import urllib.request
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from storage.store import Store
 from tasks.engines.vllm.servers import servers, serving
 from tasks.pipeline.iterations import run_iteration, run_stages
 from tasks.runtime.stage import StageFailed
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.vllm
 
@@ -33,10 +33,9 @@ def config(tmp_path: Path) -> Config:
 
 
 def until_no_server_runs(store: Store) -> None:
-    deadline = time.monotonic() + 20
-    while list(servers(store.cache_dir)):
-        assert time.monotonic() < deadline, "the server outlives the iteration, which nobody wanted"
-        time.sleep(0.2)
+    wait_until(
+        lambda: not list(servers(store.cache_dir)), 20, "the server's end, which nobody wants any more"
+    )
 
 
 def test_one_start_serves_stages_before_and_after_training_through_which_it_sleeps(
@@ -69,17 +68,14 @@ def test_one_start_serves_stages_before_and_after_training_through_which_it_slee
 
 
 def kill_the_server_once_something_is_answered(store: Store) -> None:
-    deadline = time.monotonic() + 600
-    while time.monotonic() < deadline:
-        answered = list(store.root.glob("trial/.requests/*.journal"))
-        found = [server for _, server in servers(store.cache_dir) if server.state == "ready"]
-        if found and any(journal.stat().st_size for journal in answered):
-            (vllm,) = (
-                p for p in psutil.Process(found[0].keeper).children() if "api_server" in " ".join(p.cmdline())
-            )
-            vllm.kill()
-            return
-        time.sleep(0.05)
+    journals = "trial/.requests/*.journal"
+    wait_until(
+        lambda: any(path.stat().st_size for path in store.root.glob(journals)), 600, "an answer", every=0.05
+    )
+    ((_, server),) = servers(store.cache_dir)
+    children = psutil.Process(server.keeper).children()
+    (vllm,) = (p for p in children if "api_server" in " ".join(p.cmdline()))
+    vllm.kill()
 
 
 def test_a_killed_server_fails_the_stage_by_name_and_running_again_goes_on_from_its_answers(

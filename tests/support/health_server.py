@@ -1,6 +1,6 @@
 """What a keeper watches over, without vLLM: answers /health, and has started a child that waits for ever.
 
-python health_server.py PORT PIDFILE
+`python health_server.py PORT PIDFILE` writes both process ids to PIDFILE, and a line per answer to PIDFILE.answers.
 """
 
 import http.server
@@ -16,6 +16,8 @@ class Health(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
+        with Path(f"{sys.argv[2]}.answers").open("a") as answers:
+            answers.write("200\n")
 
     def log_message(self, format: str, *args: object) -> None:
         return

@@ -1,10 +1,15 @@
-"""A configuration of a whole iteration that is small enough for a test."""
+"""Whole iterations that are small enough for a test."""
 
+import asyncio
+import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from schemas.config import Config
+from storage.store import Store
+from tasks.pipeline.iterations import run_iteration
 from tasks.pipeline.runner import StageResult
 
 Iterate = Callable[..., list[StageResult]]
@@ -40,3 +45,27 @@ def small_config(checkpoint: Path, rules: str = "tests.support.rules:number_game
             {**base[name], **value} if isinstance(value, dict) and isinstance(base.get(name), dict) else value
         )
     return Config.model_validate(base)
+
+
+class Finished:
+    """Runs whose first iterations are finished: computed once for each configuration, copied for each test.
+
+    Args:
+        folder: what is computed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, store: Store, config: Config, iterations: int = 1) -> None:
+        """Fill an empty store with a run's first iterations."""
+        shutil.copytree(self._computed(config, iterations), store.root, symlinks=True)
+
+    def _computed(self, config: Config, iterations: int) -> Path:
+        name = hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:12]
+        folder = self.folder / f"{name}-{iterations}"
+        if not folder.exists():
+            if iterations > 1:
+                shutil.copytree(self._computed(config, iterations - 1), folder, symlinks=True)
+            asyncio.run(run_iteration(Store(folder), config))
+        return folder

@@ -3,9 +3,7 @@
 import json
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from flows.stack.control import read_stack
 from flows.stack.environment import client_environment
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
+from tests.support.waiting import wait_until
 
 CONFIG: dict[str, Any] = {
     "engines": {"rules": {"backend": "scripted", "rules": "tests.support.steered_rules:steered"}},
@@ -31,9 +30,8 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"episodes": 2},
 }
 
-# How often the server writes what it is told of tasks (PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL), and a
-# little longer.
-RECORDED_SECONDS = 5 + 1
+
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
 @dataclass
@@ -100,8 +98,7 @@ class LocalStack:
 
     def finish(self, flow_run: str, seconds: float = 300) -> dict[str, Any]:
         """Wait for a flow run's end."""
-        final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-        wait_until(lambda: self.run(flow_run)["state_type"] in final, seconds, f"the end of {flow_run}")
+        wait_until(lambda: self.run(flow_run)["state_type"] in FINAL, seconds, f"the end of {flow_run}")
         return self.run(flow_run)
 
     def retry(self, flow_run: str, seconds: float = 180) -> dict[str, Any]:
@@ -113,10 +110,7 @@ class LocalStack:
         process = int(self.run(flow_run)["infrastructure_pid"].split(":")[-1])
         wait_until(lambda: not psutil.pid_exists(process), 60, f"the end of process {process}")
         self.prefect("flow-run", "retry", flow_run)
-        deadline = time.monotonic() + seconds
-        while (now := self.run(flow_run))["run_count"] < 2:
-            assert time.monotonic() < deadline, f"no second attempt within {seconds:.0f} s: {now['state']}"
-            time.sleep(0.2)
+        wait_until(lambda: self.run(flow_run)["run_count"] == 2, seconds, f"the second attempt of {flow_run}")
         return self.finish(flow_run)
 
     def children(self, flow_run: str) -> list[dict[str, Any]]:
@@ -124,18 +118,23 @@ class LocalStack:
         wanted = {"flow_runs": {"parent_flow_run_id": {"any_": [flow_run]}}, "sort": "START_TIME_ASC"}
         return list(self.api("/flow_runs/filter", wanted))
 
-    def steps(self, flow_run: str) -> list[tuple[int, str, str]]:
-        """Its tasks that stand for stages, oldest first: (attempt, stage, state name)."""
-        time.sleep(RECORDED_SECONDS)
+    def steps(self, flow_run: str, attempt: int, count: int) -> list[tuple[str, str]]:
+        """Stages that an attempt of a flow run went through, oldest first, with the names of their states.
+
+        The server writes down what it is told of tasks some seconds later, so this waits for `count` of them.
+        """
+
+        def recorded() -> list[dict[str, Any]]:
+            return [r for r in self._tasks(flow_run) if r["flow_run_run_count"] == attempt]
+
+        def final() -> bool:
+            return sum(r["state_type"] in FINAL for r in recorded()) >= count
+
+        wait_until(final, 60, f"{count} tasks of {flow_run}")
+        return [(r["name"], r["state"]["name"]) for r in recorded()]
+
+    def _tasks(self, flow_run: str) -> list[dict[str, Any]]:
+        """Its tasks that stand for stages, oldest first."""
         runs = self.api("/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}, "limit": 200})
         ours = [r for r in runs if not r["task_key"].startswith("prefect.")]
-        ours.sort(key=lambda r: r["start_time"])
-        return [(r["flow_run_run_count"], r["name"], r["state"]["name"]) for r in ours]
-
-
-def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
-    """Poll a condition; fails the test when it does not come true in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"
-        time.sleep(0.2)
+        return sorted(ours, key=lambda r: r["start_time"] or "")

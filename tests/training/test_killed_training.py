@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from storage.store import Store
 from tasks.pipeline.decision import decide
 from tasks.pipeline.runner import StageResult
 from tasks.training import trainer
+from tests.support.waiting import wait_until
 
 ITERATION = """
 import asyncio, sys
@@ -43,7 +43,8 @@ def test_a_killed_stage_of_two_processes_goes_on_in_one(
     process = subprocess.Popen(
         [sys.executable, "-c", ITERATION, str(store.root), str(file)], env={**os.environ, "PYTHONPATH": "."}
     )
-    _wait(lambda: list(store.root.glob("trial/.checkpoints/critic-sft-*.pt")), process)
+    checkpoints = "trial/.checkpoints/critic-sft-*.pt"
+    wait_until(lambda: list(store.root.glob(checkpoints)), 240, "a checkpoint", every=0.02, process=process)
     started = psutil.Process(process.pid).children(recursive=True)
     assert sum("tasks.training.worker" in " ".join(p.cmdline()) for p in started) >= 2
     process.send_signal(signal.SIGKILL)
@@ -71,10 +72,3 @@ def test_a_killed_stage_of_two_processes_goes_on_in_one(
     assert decide(store, config, "critic-sft", 0, frozen=False).reuse, (
         "how it is computed makes nothing stale"
     )
-
-
-def _wait(ready: Callable[[], Any], process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 240
-    while not ready():
-        assert process.poll() is None and time.monotonic() < deadline, "no checkpoint was written"
-        time.sleep(0.02)
