@@ -6,7 +6,11 @@ from benchmarks.overhead.instant import install_trainer
 
 install_trainer()
 
-from flows.deployments.stages import critic_sft, policy_distillation, warm_start  # noqa: E402
+from flows.deployments.stages import stage_flow  # noqa: E402
+
+critic_sft, policy_distillation, warm_start = map(
+    stage_flow, ("critic-sft", "policy-distillation", "warm-start")
+)
 
 __all__ = ["critic_sft", "empty", "policy_distillation", "warm_start"]
 

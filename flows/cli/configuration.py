@@ -21,7 +21,9 @@ def check(file: File = None, data: Data = None) -> None:
     config = load(file)
     check_config(config, data_root(data))
     rows = [("stage", "pool", "requests", "tokens", "")]
-    rows += [(r.stage, r.pool, f"{r.requests:,}", f"{r.tokens:,}", r.note) for r in plan(config)]
+    rows += [
+        (r.stage, r.pool, f"{r.bound.requests:,}", f"{r.bound.tokens:,}", r.bound.note) for r in plan(config)
+    ]
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     for stage, pool, requests, tokens, note in rows:
         left = f"{stage:<{widths[0]}}  {pool:<{widths[1]}}"

@@ -113,8 +113,9 @@ def explain(
     data: Data = None,
 ) -> None:
     """Say why a stage would be reused or recomputed: the input, prompt or config field that changed."""
+    from tasks.pipeline.decision import decide
     from tasks.pipeline.iterations import frozen_config
-    from tasks.pipeline.registry import STAGES, decide
+    from tasks.pipeline.registry import STAGES
 
     if stage not in STAGES:
         fail(f"'{stage}' is no stage; the stages are {', '.join(STAGES)}", USAGE)

@@ -15,11 +15,8 @@ from typing import Any
 import polars as pl
 
 from storage.store import Committed, Store
-<<<<<<< HEAD
-from tasks.chat.messages import Message
-=======
 from tasks.algorithms import algorithm_of
->>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
+from tasks.chat.messages import Message
 from tasks.chat.templates import template_arguments
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
 from tasks.datasets.drawn_transitions import load_drawn

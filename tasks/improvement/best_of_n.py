@@ -17,36 +17,6 @@ from tasks.runtime.stage import Bound
 from tasks.text.formats import read_action
 
 
-<<<<<<< HEAD
-async def yes_probability(
-    ctx: StageContext, state: State, action_text: str, futures: list[str], *, adapter: str, request_key: str
-) -> float:
-    """p(yes) / (p(yes) + p(no)) of the verdict under the evaluate prompt.
-
-    Raises:
-        RequestError: the request can't be scored.
-        StageFailed: the evaluator's engine gives no log-probabilities.
-    """
-    prompt = evaluate_prompt(ctx, state, action_text, futures)
-    logprobs = []
-    for verdict in ("yes", "no"):
-        segments = ("Optimal:", f" {verdict}")
-        scored = await ctx.score(
-            "evaluate", prompt.messages, segments, adapter=adapter, request_key=request_key
-        )
-        if scored is None:
-            raise StageFailed(
-                "roles.evaluate.engine: algorithm nlql needs an engine that scores; route the role to one"
-            )
-        logprobs.append(sum(scored[1]))  # the first segment is the same for both
-    yes, no = (math.exp(value - max(logprobs)) for value in logprobs)
-    return yes / (yes + no)
-
-
-async def best_action(ctx: StageContext, tried: Sequence[Critique], state: State, task: Task) -> Refinement:
-    """The tried action of the highest `yes_probability`, the first of equals, its thought as the policy wrote it;
-    distilled if the environment would accept it."""
-=======
 async def best_action(
     ctx: StageContext,
     tried: Sequence[Critique],
@@ -56,7 +26,6 @@ async def best_action(
 ) -> Improved:
     """The tried action of the highest `yes_probability`, the first of equals, with the thought that the policy wrote.
     It is distilled if the environment would accept it."""
->>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
     best = max(tried, key=lambda critique: critique.yes_probability or 0.0)
     row = await make_proposal(
         ctx,

@@ -7,11 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from schemas.rows import Critique, Future, Generation
-<<<<<<< HEAD
-from storage.history import State
-from tasks.chat.messages import RequestError
-=======
->>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
 from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.environments.base import Task
 from tasks.runtime.context import StageContext
@@ -86,58 +81,8 @@ async def critique_action(
     return CritiquedAction(await how.verdict.read(ctx, row, transition, texts), futures)
 
 
-<<<<<<< HEAD
-async def _foresee(
-    ctx: StageContext, state: State, task: Task, candidate: Candidate, critique_id: str
-) -> list[Future]:
-    """d1..dk ~ M_theta(.|s,a) with the new critic; without a critic, k rollouts of the policy."""
-    if not ctx.config.has_critic:
-        return await play_futures(ctx, task, state, candidate.text, candidate.parsed.action, critique_id)
-    count = ctx.config.futures
-    drawn = await predict_futures(
-        ctx, state, candidate.text, count, adapter="critic", request_key=critique_id
-    )
-    return [
-        _future_row(ctx, critique_id, number, answer, described)
-        for number, (answer, described) in enumerate(drawn)
-    ]
-
-
-async def _scored(ctx: StageContext, row: Critique, state: State, futures: list[str]) -> Critique:
-    try:
-        yes = await yes_probability(
-            ctx, state, row.action_text, futures, adapter="refiner", request_key=row.critique_id
-        )
-    except RequestError as error:
-        return _failed(row, "score_failed", str(error))
-    return row.model_copy(update={"yes_probability": yes, "optimal": yes > 0.5})
-
-
-def _future_row(
-    ctx: StageContext, critique_id: str, number: int, answer: Answer, described: FutureText
-) -> Future:
-    empty = answer.error is None and not described.description
-    return Future(
-        run=ctx.config.run,
-        iteration=ctx.iteration,
-        status="empty" if empty else answer.status,
-        error=answer.fault if empty else answer.error,
-        future_id=f"{critique_id}/f/{number}",
-        critique_id=critique_id,
-        thought=described.thought,
-        description=described.description,
-        malformed=described.malformed,
-        source="successor",
-        generation=answer.generation,
-        reasoning=answer.reasoning,
-    )
-
-
-def _failed(row: Critique, status: str, error: str) -> Critique:
-=======
 def failed(row: Critique, status: str, error: str) -> Critique:
     """A critique without a verdict, and why."""
->>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
     return row.model_copy(update={"status": status, "error": error})
 
 

@@ -1,8 +1,8 @@
 """The evaluator's verdict: written with its reason, or scored as a probability."""
 
 from schemas.rows import Critique
+from tasks.chat.messages import RequestError
 from tasks.datasets.drawn_transitions import DrawnTransition
-from tasks.engines.protocol import EngineError
 from tasks.improvement.critique import failed
 from tasks.roles.evaluator import evaluate, yes_probability
 from tasks.runtime.algorithm import VerdictSource
@@ -49,7 +49,7 @@ async def score(
             adapter="refiner",
             request_key=row.critique_id,
         )
-    except EngineError as error:
+    except RequestError as error:
         return failed(row, "score_failed", str(error))
     return row.model_copy(update={"yes_probability": yes, "optimal": yes > 0.5})
 

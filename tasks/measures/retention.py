@@ -22,14 +22,9 @@ from math import exp, fsum, log
 from schemas.rows import Retention
 from tasks.chat.messages import RequestError
 from tasks.datasets.chats import RETENTION, Conversation, load_conversations
-<<<<<<< HEAD
 from tasks.engines.protocol import Scores
-from tasks.runtime.context import BASE, StageContext
-=======
-from tasks.engines.protocol import EngineError, Scores
 from tasks.runtime.context import StageContext
 from tasks.runtime.role_client import BASE
->>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
 from tasks.runtime.stage import StageFailed
 
 TOP_K = 50

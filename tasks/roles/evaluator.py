@@ -38,7 +38,7 @@ async def yes_probability(
     """p("Optimal: yes") / (p("Optimal: yes") + p("Optimal: no")) under the evaluator's prompt.
 
     Raises:
-        EngineError: the request can't be scored.
+        RequestError: the request can't be scored.
         StageFailed: the evaluator's engine gives no log-probabilities.
     """
     prompt = evaluate_prompt(ctx.prompts, state, action_text, futures)

@@ -7,12 +7,8 @@ trained, and the environment writes its prompts.
 import hashlib
 import json
 
-<<<<<<< HEAD
-from tasks.chat.messages import Message
-=======
 from schemas.rows import Generation
-from tasks.engines.protocol import Message
->>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
+from tasks.chat.messages import Message
 from tasks.environments.base import EnvironmentModelFailed
 from tasks.prompting.truncation import Prompt
 from tasks.runtime.role_client import RoleClient

@@ -6,19 +6,10 @@ from pathlib import Path
 
 from schemas.config import Config, Player, Role
 from schemas.rows import Generation
+from tasks.chat.messages import Message, RequestError
 from tasks.chat.response_parser import split_reasoning
 from tasks.engines import build_engine
-from tasks.engines.protocol import (
-    Adapter,
-    Completion,
-    Engine,
-    EngineError,
-    Message,
-    Request,
-    Sampling,
-    ScoreRequest,
-    Scores,
-)
+from tasks.engines.protocol import Adapter, Completion, Engine, Request, Sampling, ScoreRequest, Scores
 from tasks.engines.request_journal import RequestJournal
 from tasks.prompting.native_calls import action_text
 from tasks.prompting.truncation import Prompt
@@ -141,7 +132,7 @@ class RoleClient:
         if completion is None:
             try:
                 completion = await self._engine(section.engine).generate(request)
-            except EngineError as failure:
+            except RequestError as failure:
                 error = str(failure)
             else:
                 if self._journal:
@@ -183,7 +174,7 @@ class RoleClient:
             None where the role's engine can't give what is asked for.
 
         Raises:
-            EngineError: this text can't be scored.
+            RequestError: this text can't be scored.
         """
         name = self.config.role(role).engine
         engine = self._engine(name)

@@ -8,22 +8,15 @@ of J prompts where J (a', d') were drawn. For `backup.loss: token_kl` it keeps t
 
 import asyncio
 
-<<<<<<< HEAD
-from schemas.rows import BellmanTarget, CorrectedTarget
+from schemas.config import Config
+from schemas.rows import BellmanTarget, CorrectedTarget, Transition
 from tasks.chat.messages import RequestError
 from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
 from tasks.engines.protocol import Scores
-from tasks.roles.calls import BackupInputs, backup_prompt, rewrite
-=======
-from schemas.config import Config
-from schemas.rows import BellmanTarget, CorrectedTarget, Transition
-from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
-from tasks.engines.protocol import EngineError, Scores
 from tasks.prompting.role_prompts import BackupInputs, backup_prompt
 from tasks.roles.backup import backup_inputs, other_backup_inputs
 from tasks.roles.corrector import rewrite
 from tasks.runtime.algorithm import Algorithm
->>>>>>> 3f91e79 (Algorithms are values, and a stage is given what it needs)
 from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
 from tasks.runtime.stage import Bound, Inputs, Output, Stage, StageFailed
