@@ -1,7 +1,6 @@
-"""The artifact store: typed Parquet on disk, its manifests, DuckDB views, replay, histories, the MLflow
-bridge.
+"""The artifact store: typed Parquet on disk, manifests, DuckDB views, replay, histories, the bridge to MLflow.
 
-Knows tables and files. Knows nothing of models, prompts, stages' code or Prefect.
+It knows tables and files. It knows no models, no prompts, no stage's code and no Prefect.
 
     data/                                 the data root
       <run>/
@@ -9,8 +8,8 @@ Knows tables and files. Knows nothing of models, prompts, stages' code or Prefec
         iterations/00003/current.json     each stage's current fingerprint; replay and views follow it alone
         <stage>/iteration=00003/<fingerprint>/
             manifest.json                 the truth: digests, counts, fingerprint_inputs, timings
-            <table>.parquet               one file a table, `name@version` in its footer
-            adapter/ target/ ...          what a training stage made
+            <table>.parquet               one file per table, `name@version` in its footer
+            adapter/ target/ ...          adapters or checkpoints of a training stage
             stage.log
         .requests/                        finished requests of unfinished stages
         .checkpoints/                     state of unfinished training stages

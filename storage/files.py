@@ -1,4 +1,4 @@
-"""Small file operations that survive a power cut: hash, fsync, replace."""
+"""Small file operations: hash, and writes that survive a power cut."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ def fsync_tree(folder: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a small file so that a reader, at any instant, sees the old text or the new one whole."""
+    """Write a small file so that a reader sees either the old text or the new one, at any instant."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with aside.open("w", encoding="utf-8") as handle:

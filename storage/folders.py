@@ -1,4 +1,4 @@
-"""Every committed folder of a store, whether or not it still counts."""
+"""Every committed folder of a store, current or not."""
 
 import os
 from collections.abc import Iterator
@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.manifest import Current, Summary
+from storage.committed import StoreError, read_summary
 from storage.sql.catalog import State
-from storage.store import Store, StoreError, read_summary
+from storage.store import Store
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A committed stage folder and whether it counts."""
+    """A committed stage folder and whether it is current."""
 
     path: Path
     manifest: Summary
@@ -20,7 +21,7 @@ class Folder:
 
 
 def folders(store: Store, problems: list[str]) -> Iterator[Folder]:
-    """Every committed folder, superseded ones too, each manifest read once, by run, iteration and time.
+    """Every committed folder, superseded ones too, by run, iteration and time. Each manifest is read once.
 
     Args:
         store: the store.

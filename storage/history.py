@@ -1,8 +1,7 @@
 """States rebuilt from deltas.
 
-A transition stores only what was newly seen and done; the state before step t is the episode's
-observations 0..t and actions 0..t-1. Storage so grows linearly with an episode, and the state is assembled
-on reading.
+A transition stores only what was newly seen and done. The state before step t is the episode's observations 0..t and
+actions 0..t-1, put together on reading. So storage grows linearly with an episode.
 """
 
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ import polars as pl
 
 @dataclass(frozen=True)
 class Turn:
-    """One past step: what was seen, and what the model wrote in answer (its hidden reasoning left out)."""
+    """One past step: what was seen, and what the model wrote in answer, without its hidden reasoning."""
 
     observation: str
     text: str
@@ -31,13 +30,13 @@ class State:
         return State((*self.turns, Turn(self.observation, text)), observation)
 
     def without_oldest(self, count: int) -> "State":
-        """The state without its `count` oldest exchanges, an exchange being an action and what was seen after it.
+        """The state without its `count` oldest exchanges. An exchange is an action and what was seen after it.
 
-        The task (what was seen first) and the observation to act on stay; a line after the task says how many
-        exchanges are left out. 0 leaves the state as it is, len(turns) leaves task and last observation alone.
+        The task (what was seen first) and the observation to act on stay. A line after the task says how many
+        exchanges are left out. With len(turns), only the task and the last observation stay.
 
         Raises:
-            ValueError: there are not so many.
+            ValueError: there are fewer exchanges.
         """
         if not 0 <= count <= len(self.turns):
             raise ValueError(f"{count} exchanges of {len(self.turns)} can't be left out")
@@ -55,11 +54,11 @@ class State:
 
 
 LEFT_OUT = "[{what} left out here]"
-"""Stands in a prompt where something of the history does not."""
+"""Replaces a part of the history in a prompt."""
 
 
 def without_middle(text: str, limit: int) -> str:
-    """The text with its middle left out, so that `limit` characters of it stay; a line says how many do not."""
+    """The text without its middle, so that `limit` characters of it stay. A line says how many are left out."""
     if len(text) <= limit:
         return text
     head = limit - limit // 2
@@ -109,7 +108,7 @@ def rebuild_states(transitions: pl.LazyFrame, ids: Iterable[str]) -> dict[str, S
 def whole_episodes(transitions: pl.LazyFrame, ids: Iterable[str]) -> pl.LazyFrame:
     """All steps of the episodes that hold the given transitions.
 
-    They are found by a filter, not by a join, so that no text of other episodes is decoded.
+    A filter finds them, not a join, so that no text of other episodes is decoded.
     """
     found = transitions.filter(_one_of("transition_id", ids)).select("episode_id").unique()
     return transitions.filter(_one_of("episode_id", found.collect(engine="streaming")["episode_id"]))

@@ -1,12 +1,12 @@
 """Prioritised experience replay (Schaul et al. 2016, arXiv 1511.05952) over committed tables.
 
-P(i) = (p_i + eps)^alpha / sum_j (p_j + eps)^alpha, drawn with replacement; weights (N P(i))^-beta divided
-by their maximum over the draw. Reads `split = 'train'` only. A transition not yet scored gets the largest
-priority known.
+P(i) = (p_i + eps)^alpha / sum_j (p_j + eps)^alpha, drawn with replacement. The weights are (N P(i))^-beta, divided by
+their maximum over the draw. Only rows with `split = 'train'` are read. A transition not yet scored gets the largest
+known priority.
 
-What is held of a transition is 8 bytes of its id's hash and some floats, so that ten million fit beside each other;
-the ids of the drawn rows are read afterwards. Two ids among n share a hash with probability n^2 / 2^65 (3e-6 for ten
-million), and then one priority.
+Per transition, 8 bytes of its id's hash and some floats are in memory, so that ten million fit. The ids of the drawn
+rows are read afterwards. Two of n ids share a hash, and so a priority, with probability n^2 / 2^65 (3e-6 for ten
+million).
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -83,10 +83,10 @@ def draw_replay(
     if not len(keys):
         raise ValueError("replay is empty: no transition with split 'train' and status 'ok' is committed")
     candidates, p = len(keys), known.of(keys)
-    unknown, largest = np.isnan(p), np.fmax.reduce(p)  # which leaves NaN out, but where there is nothing else
+    unknown, largest = np.isnan(p), np.fmax.reduce(p)  # NaN only if there is nothing else
     np.copyto(p, 1.0 if np.isnan(largest) else largest, where=unknown)
     probability = priority_probabilities(p, alpha=alpha, epsilon=epsilon)
-    # Into the memory of the keys, which nobody needs now: new memory takes longer than the sum.
+    # Into the memory of the keys, which are not needed any more: fresh memory takes longer than the sum.
     rows = _choice(probability, keys.view(np.float64), count, seed)
     del keys, known
     drawn = probability[rows]
@@ -102,7 +102,7 @@ def draw_replay(
 
 
 def _choice(probability: np.ndarray, memory: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """What `np.random.default_rng(seed).choice` draws with these probabilities, without memory of its own."""
+    """What `np.random.default_rng(seed).choice` draws with these probabilities, computed in `memory`."""
     cumulative = np.cumsum(probability, out=memory)
     cumulative /= cumulative[-1]
     return cumulative.searchsorted(np.random.default_rng(seed).random(count), side="right")
@@ -114,7 +114,7 @@ def _ids(transitions: pl.LazyFrame, rows: pl.Series) -> list[str]:
         transitions.select("transition_id")
         .with_row_index("row")
         .filter(pl.col("row").is_in(rows.unique().implode()))
-        .select("row", pl.concat_str("transition_id", pl.lit("")))  # else each id holds its whole row group
+        .select("row", pl.concat_str("transition_id", pl.lit("")))  # a copy; a view would hold its row group
         .collect(engine="streaming")
     )
     wanted = pl.DataFrame({"row": rows})
@@ -122,15 +122,15 @@ def _ids(transitions: pl.LazyFrame, rows: pl.Series) -> list[str]:
 
 
 def _array(values: pl.Series) -> np.ndarray:
-    """In numpy's memory, which comes in large pages: polars' small ones cost more than the copy."""
+    """A copy in numpy's memory, which comes in large pages; polars' small pages cost more than the copy."""
     return np.concatenate([chunk.to_numpy() for chunk in values.get_chunks()])
 
 
 def latest_priorities(priorities: pl.LazyFrame) -> tuple[str | None, LatestValueIndex]:
     """What the newest scores measure, and the newest score of each transition by the hash of its id.
 
-    Scores of another kind than the newest iteration's are left out: a bound on the KL and a negative
-    log-likelihood are not comparable, so those rows count as not yet scored.
+    Rows whose score is of another kind than the newest iteration's count as not yet scored: a bound on the KL and a
+    negative log-likelihood are not comparable.
     """
     scored = (
         priorities.filter(pl.col("status") == "ok")

@@ -1,104 +1,30 @@
 """The artifact store: staging, atomic commit, what is current, the lock of a run.
 
-SIGKILL at any instant leaves either nothing visible of a stage or all of it: a folder is written under
-`.staging`, fsynced, renamed into place, and only then named in `current.json`. A folder that was renamed
-but not yet named is found by its fingerprint and adopted by the next run.
+SIGKILL at any instant leaves either nothing visible of a stage or all of it. A folder is written under `.staging`,
+fsynced, renamed into place, and then named in `current.json`. A folder that was renamed and not yet named is found by
+its fingerprint, and the next run adopts it.
 """
 
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from schemas.manifest import Current, CurrentEntry, Manifest, StageKey, Summary, folder_name
-from schemas.rows import TABLES
-from storage.files import fsync, fsync_tree, replace_text, sha256_file
+from schemas.manifest import Current, CurrentEntry, Manifest, StageKey, folder_name
+from storage.committed import Committed, StoreError, read_manifest, read_summary, scan_parts
+from storage.files import fsync, fsync_tree, replace_text
 
-if TYPE_CHECKING:
-    import polars as pl
-
-_Manifest = TypeVar("_Manifest", bound=Summary)
-
-
-class StoreError(Exception):
-    """The store can't do what was asked; the message names the file and the remedy."""
+__all__ = ["Committed", "RunLocked", "Store", "StoreError", "read_manifest", "read_summary", "scan_parts"]
 
 
 class RunLocked(StoreError):
     """Another iteration or stage of this run is writing."""
-
-
-@dataclass(frozen=True)
-class Committed:
-    """A committed stage folder."""
-
-    path: Path
-    manifest: Manifest
-
-    def scan(self, table: str) -> "pl.LazyFrame":
-        """One of its tables, lazily; see `storage.parquet.tables.scan_table`."""
-        from storage.parquet.tables import scan_table  # Polars, which queries do without
-
-        return scan_table(self.path / self.manifest.tables[table].file, TABLES[table])
-
-    def check(self, *, content: bool) -> None:
-        """Compare the folder with its manifest: sizes, and with `content` every file's sha256.
-
-        Raises:
-            StoreError: a file is missing, truncated or changed; it is named.
-        """
-        m = self.manifest
-        remedy = f"restore it, or recompute {m.stage} of iteration {m.iteration} with force=true"
-        for entry in self.manifest.files:
-            path = self.path / entry.path
-            if not path.is_file():
-                raise StoreError(f"{path}: named in the manifest and missing; {remedy}")
-            if path.stat().st_size != entry.bytes:
-                raise StoreError(
-                    f"{path}: {path.stat().st_size} bytes, the manifest says {entry.bytes}; {remedy}"
-                )
-            if content and sha256_file(path) != entry.sha256:
-                raise StoreError(f"{path}: its sha256 is not the manifest's; {remedy}")
-
-
-def scan_parts(parts: Sequence[Committed], table: str) -> "pl.LazyFrame":
-    """The same table of several folders as one lazy frame, in their order; see `storage.parquet.tables.scan_tables`."""
-    from storage.parquet.tables import scan_tables
-
-    return scan_tables([c.path / c.manifest.tables[table].file for c in parts], TABLES[table])
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a committed folder.
-
-    Raises:
-        StoreError: missing, truncated or of another program version; the file is named.
-    """
-    return _read_manifest(folder, Manifest)
-
-
-def read_summary(folder: Path) -> Summary:
-    """What queries need of it, which takes a fifth of the time; raises as read_manifest."""
-    return _read_manifest(folder, Summary)
-
-
-def _read_manifest(folder: Path, model: type[_Manifest]) -> _Manifest:
-    path = folder / "manifest.json"
-    try:
-        return model.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        raise StoreError(f"{path}: missing; the folder is not a committed stage and is not used") from None
-    except ValidationError as error:
-        reason = str(error).splitlines()[0]
-        raise StoreError(f"{path}: broken manifest ({reason}); recompute the stage with force=true") from None
 
 
 class Store:
@@ -111,12 +37,9 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
 
-    # --- where things are
-    # -------------------------------------------------------------------------------------
-
     @property
     def cache_dir(self) -> Path:
-        """Where engines keep what is theirs: caches, and the servers they started."""
+        """Where engines keep their caches and the servers that they started."""
         return self.root / ".cache"
 
     def run_dir(self, run: str) -> Path:
@@ -129,11 +52,11 @@ class Store:
         return self.root / run / "iterations" / f"{iteration:05d}"
 
     def requests_journal(self, key: StageKey, folder: str) -> Path:
-        """Finished requests of an unfinished stage (see `tasks.engines.request_journal`)."""
+        """The file of an unfinished stage's finished requests."""
         return self.run_dir(key.run) / ".requests" / f"{key.stage}-{key.iteration:05d}-{folder}.journal"
 
     def checkpoint(self, key: StageKey, folder: str) -> Path:
-        """Where an unfinished training stage goes on from (see `tasks.training.checkpoint`)."""
+        """The file from which an unfinished training stage goes on."""
         return self.run_dir(key.run) / ".checkpoints" / f"{key.stage}-{key.iteration:05d}-{folder}.pt"
 
     def runs(self) -> list[str]:
@@ -143,9 +66,6 @@ class Store:
     def iterations(self, run: str) -> list[int]:
         """Numbers of a run's iterations, started or finished, ascending."""
         return sorted(int(p.name) for p in (self.run_dir(run) / "iterations").glob("[0-9]*") if p.is_dir())
-
-    # --- what is current
-    # --------------------------------------------------------------------------------------
 
     def current(self, run: str, iteration: int) -> Current:
         """The iteration's `current.json`; empty where the iteration has not started.
@@ -168,7 +88,7 @@ class Store:
         )
 
     def committed(self, run: str, stage: str, iteration: int) -> Committed | None:
-        """What is current for a stage, or None.
+        """The current output of a stage, or None.
 
         Raises:
             StoreError: `current.json` names a folder whose manifest is missing or broken.
@@ -194,7 +114,7 @@ class Store:
         return attempt
 
     def adopt(self, committed: Committed) -> None:
-        """Name a committed folder in `current.json` (and clear its stale mark)."""
+        """Name a committed folder in `current.json`, and clear its stale mark."""
         m = committed.manifest
         current = self.current(m.run, m.iteration)
         entry = CurrentEntry(fingerprint=m.fingerprint, folder=m.folder)
@@ -202,21 +122,18 @@ class Store:
             stages = {**current.stages, m.stage: entry}
             self.set_current(m.run, m.iteration, current.model_copy(update={"stages": stages}))
 
-    def all_current(self, table: str | None = None) -> Iterator[Committed]:
-        """Every current committed folder (that holds `table`), by run, iteration and stage."""
+    def all_current(self) -> Iterator[Committed]:
+        """Every current committed folder, by run, iteration and stage."""
         for run in self.runs():
             for iteration in self.iterations(run):
                 for stage in self.current(run, iteration).stages:
                     committed = self.committed(run, stage, iteration)
-                    if committed and (table is None or table in committed.manifest.tables):
+                    if committed is not None:
                         yield committed
-
-    # --- writing
-    # ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def staging(self, run: str) -> Iterator[Path]:
-        """A private folder to write a stage in; gone afterwards unless it was committed."""
+        """A private folder to write a stage in; it is removed in the end unless it was committed."""
         folder = self.run_dir(run) / ".staging" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         folder.mkdir(parents=True)
         try:
@@ -252,17 +169,14 @@ class Store:
             if pid != os.getpid() and not Path(f"/proc/{pid}").exists():
                 shutil.rmtree(folder, ignore_errors=True)
 
-    # --- the lock
-    # ---------------------------------------------------------------------------------------------
-
     @contextmanager
     def lock(self, run: str, holder: str, within: str | None = None) -> Iterator[None]:
         """Hold a run for writing.
 
         Args:
             run: the run.
-            holder: who holds it, a line for people; it begins with an id that children pass as `within`.
-            within: id of a holder on whose behalf this process works; its lock covers us.
+            holder: who holds it, one line for people. It begins with an id, which children pass as `within`.
+            within: id of the holder that this process works for; that lock covers it.
 
         Raises:
             RunLocked: someone else holds it; the message names the holder.

@@ -1,11 +1,12 @@
-"""Checking all that counts against its manifests."""
+"""Checking all current files against their manifests."""
 
+from storage.committed import StoreError
 from storage.parquet.footers import TableError
-from storage.store import Store, StoreError
+from storage.store import Store
 
 
 def verify(store: Store) -> list[str]:
-    """Check every current folder's files by sha256; one line a fault, naming the file."""
+    """Check every current folder's files by sha256; gives one line per fault, which names the file."""
     faults = []
     for run in store.runs():
         for iteration in store.iterations(run):

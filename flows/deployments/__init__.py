@@ -1,1 +1,1 @@
-"""The Prefect flows: iteration, training, one per stage; their hooks, progress and MLflow tracking."""
+"""The Prefect flows: iteration, training, and one per stage, with their hooks, progress and MLflow tracking."""

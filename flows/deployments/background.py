@@ -18,12 +18,12 @@ GRACE_SECONDS = 10.0
 def run_beside(
     work: Callable[[], Coroutine[Any, Any, T]], tick: Callable[[], None], seconds: float = 1.0
 ) -> T:
-    """Run a coroutine in a thread with its own event loop while this thread waits, ticking.
+    """Run a coroutine in a thread with its own event loop while this thread waits.
 
-    Prefect cancels a run by raising in the main thread. Raised inside an event loop that would end whatever
-    callback happens to run, and be lost; here it always ends the wait. The coroutine is then cancelled and
-    gets GRACE_SECONDS to close its engines. A coroutine deep in a matrix product does not notice; then its
-    child processes are ended here, and the thread dies with this process.
+    Prefect cancels a run by raising in the main thread. In an event loop, the exception would end whichever callback
+    runs at that moment, and be lost. Here it always ends the wait. The coroutine is then cancelled and gets
+    GRACE_SECONDS to close its engines. If it is deep in a matrix product and does not notice, its child processes are
+    ended here, and the thread ends with this process.
 
     Args:
         work: makes the coroutine.
@@ -31,7 +31,7 @@ def run_beside(
         seconds: the interval.
 
     Raises:
-        BaseException: whatever the coroutine raised, or what interrupted the wait.
+        BaseException: what the coroutine raised, or what interrupted the wait.
     """
     outcome: Future[T] = Future()
     stop: list[Callable[[], None]] = []

@@ -1,8 +1,8 @@
-"""What happens when a flow run is cancelled or its process dies: the runs it started end with it.
+"""The hook of a flow run that is cancelled or crashes: the runs it started end with it.
 
-Prefect's server does the same for cancelled parents within some seconds, and nothing for crashed ones. The
-hook runs in the worker that ran the parent, after the parent's process is gone and before the parent is
-marked as ended: so once a run shows as Cancelled, its children have ended and what they held is free.
+Prefect's server cancels the children of cancelled parents after some seconds, and does nothing for crashed ones. The
+hook runs in the worker that ran the parent, after the parent's process is gone and before the parent is marked as
+ended. So once a run shows as Cancelled, its children have ended, and their locks and the GPU are free.
 """
 
 import asyncio
@@ -40,8 +40,7 @@ async def children_of(client: PrefectClient, parent: UUID, states: list[StateTyp
 
 
 async def end_children(flow: "Flow[..., object]", flow_run: FlowRun, state: State) -> None:
-    """Cancel what a cancelled or crashed run started, and wait until it has ended (PATIENCE_SECONDS at
-    most)."""
+    """Cancel the runs that a cancelled or crashed run started, and wait at most PATIENCE_SECONDS for their end."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     async with get_client() as client:
         while time.monotonic() < deadline:

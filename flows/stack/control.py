@@ -1,4 +1,4 @@
-"""The local stack from the outside: is it up, bring it up, take it down.
+"""The local stack from the outside: find it, start it, stop it.
 
 On disk, below `<data>/.stack/`: `lock` (held by the supervisor while the stack is up), `stack.json` (what was
 started), `prefect/` (PREFECT_HOME with the SQLite database), `logs/`, `progress/` (for the terminal).
@@ -31,7 +31,7 @@ class StackError(Exception):
 
 
 class Stack(BaseModel):
-    """`stack.json`: what runs."""
+    """The content of `stack.json`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,7 +51,7 @@ class Stack(BaseModel):
 
 
 def write_stack(root: Path, stack: Stack | None) -> None:
-    """Record the stack, or with None that there is none."""
+    """Write `stack.json`, or remove it with None."""
     path = stack_dir(root) / "stack.json"
     if stack is None:
         path.unlink(missing_ok=True)
@@ -60,7 +60,7 @@ def write_stack(root: Path, stack: Stack | None) -> None:
 
 
 def read_stack(root: Path) -> Stack | None:
-    """The stack of a data root if its supervisor lives, whatever its state."""
+    """The stack of a data root, in any state, if its supervisor lives."""
     folder = stack_dir(root)
     if not (folder / "lock").exists():
         return None
@@ -95,7 +95,7 @@ def up(root: Path, config: Path | None = None, seconds: float = 240) -> Stack:
         seconds: how long to wait.
 
     Raises:
-        StackError: it did not come up; what did is stopped again.
+        StackError: it did not come up; every part that did is stopped again.
     """
     folder = stack_dir(root)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def up(root: Path, config: Path | None = None, seconds: float = 240) -> Stack:
 
 
 def down(root: Path) -> bool:
-    """Stop exactly what `up` started for this data root; False when it was not up."""
+    """Stop what `up` started for this data root, and nothing else; False if it was not up."""
     stack = read_stack(root)
     if stack is None:
         return False

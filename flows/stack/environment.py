@@ -1,10 +1,10 @@
-"""The environment of everything the local stack starts: its own Prefect, no telemetry, own caches."""
+"""The environment variables of the stack's processes: its own Prefect, no telemetry, its own caches."""
 
 import os
 from pathlib import Path
 
 STACK_MARK = "NLAC_STACK"
-"""Set to the data root in every process that belongs to its stack, so that leftovers can be found by it."""
+"""Holds the data root in every process of its stack, so that processes left behind can be found."""
 
 _CACHES = {
     "XDG_CACHE_HOME": "",
@@ -19,15 +19,14 @@ _CACHES = {
 
 
 def stack_dir(root: Path) -> Path:
-    """Where the stack of a data root keeps its database, logs, progress and state."""
+    """The folder of a data root's stack: database, logs, progress and state."""
     return root / ".stack"
 
 
 def quiet_environment(root: Path) -> dict[str, str]:
     """Switches and cache folders that keep a process from calling home or writing outside the data root.
 
-    The hub cache of Hugging Face stays where it is for the user: models are large and shared between
-    programs.
+    The user's hub cache of Hugging Face stays: models are large and shared between programs.
     """
     cache = root / ".cache"
     old_cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
@@ -43,7 +42,7 @@ def quiet_environment(root: Path) -> dict[str, str]:
 
 
 def client_environment(root: Path, api_url: str) -> dict[str, str]:
-    """The user's environment, with Prefect pointed at the stack whatever their profile or variables say.
+    """The user's environment, with Prefect pointed at the stack whatever the user's profile or variables say.
 
     Args:
         root: the data root.
@@ -66,18 +65,17 @@ def client_environment(root: Path, api_url: str) -> dict[str, str]:
 
 
 def service_environment(root: Path, api_url: str) -> dict[str, str]:
-    """The environment of the stack's own processes: the client's, marked, and with short polling
-    intervals."""
+    """The environment of the stack's own processes: the client's, with the mark and short polling intervals."""
     ours = {
         STACK_MARK: str(root),
-        # Threads of a stage that wait by spinning would starve the server and the workers on a small machine.
+        # A stage's threads that wait by spinning would starve the server and the workers on a small machine.
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         "PREFECT_CLI_PROMPT": "false",
         "PREFECT_LOGGING_COLORS": "false",
         "PREFECT_RUNNER_POLL_FREQUENCY": "2",
         "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_LOOP_SECONDS": "5",
-        # A transaction for each task run's event, the default, leaves requests finding SQLite locked, which clients
-        # repeat only after seconds. So many events are written at once, or after 5 s.
+        # By default each task run's event is a transaction of its own. Requests then find SQLite locked, and clients
+        # repeat them only after seconds. So 200 events are written at once, or what there is after 5 s.
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
         "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "5",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",

@@ -1,4 +1,4 @@
-"""Finding and ending processes, leftovers in sessions of their own included."""
+"""Finding and ending processes, also those in sessions of their own."""
 
 import ctypes
 import os
@@ -11,14 +11,13 @@ from flows.stack.environment import STACK_MARK
 
 
 def become_subreaper() -> None:
-    """On Linux, adopt orphans below us, so that a process whose parent was killed is seen and reaped here
-    (prctl(2))."""
+    """On Linux, adopt orphaned descendants, so that a process whose parent was killed is reaped here (prctl(2))."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 
 def marked_processes(root: Path) -> list[psutil.Process]:
-    """Live processes that carry this data root's mark, other than ourselves."""
+    """Live processes with this data root's mark, without this one."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -31,7 +30,7 @@ def marked_processes(root: Path) -> list[psutil.Process]:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether a process, or one that it has started, listens on a TCP port."""
+    """Whether a process or one of its descendants listens on a TCP port."""
     try:
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
         open_ports = [c.laddr.port for p in family for c in p.net_connections("tcp") if c.status == "LISTEN"]
@@ -41,7 +40,7 @@ def listens(pid: int, port: int) -> bool:
 
 
 def end(processes: list[psutil.Process], seconds: float) -> None:
-    """SIGTERM, then after `seconds` SIGKILL for those still there."""
+    """Send SIGTERM, and after `seconds` SIGKILL to those still alive."""
     for send in (psutil.Process.terminate, psutil.Process.kill):
         for process in processes:
             try:

@@ -1,7 +1,7 @@
-"""Prepare a Prefect server: work pools, the GPU's limit, and the end of what an earlier stack left.
+"""Prepare a Prefect server: work pools, the GPU's limit, and the end of runs that an earlier stack left.
 
-Run by the supervisor as `python -m flows.stack.provision`, against the server in PREFECT_API_URL, before any
-worker starts.
+The supervisor runs it as `python -m flows.stack.provision` before any worker starts, against the server in
+PREFECT_API_URL.
 """
 
 import argparse
@@ -22,8 +22,7 @@ from schemas.load import load_config
 
 
 async def make_pools(client: PrefectClient, pools: PoolsSection) -> None:
-    """Create the three work pools; a GPU pool runs one stage at a time, and so do both where they share a
-    GPU."""
+    """Create the three work pools. A GPU pool runs one stage at a time; the limit makes it one for both together."""
     for name, limit in ((pools.orchestration, None), (pools.inference, 1), (pools.training, 1)):
         try:
             await client.read_work_pool(name)
@@ -34,15 +33,14 @@ async def make_pools(client: PrefectClient, pools: PoolsSection) -> None:
             )
         await client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=limit))
     await client.upsert_global_concurrency_limit_by_name(GPU_LIMIT, limit=1)
-    # No stage runs yet, so whoever is counted as holding the GPU died with an earlier stack.
+    # No stage runs yet, so a slot that is taken belonged to an earlier stack.
     await client.update_global_concurrency_limit(GPU_LIMIT, GlobalConcurrencyLimitUpdate(active_slots=0))
 
 
-async def bury_the_dead(client: PrefectClient) -> None:
-    """End flow runs whose processes went down with an earlier stack; they would fill the pools' limits for
-    ever.
+async def end_lost_runs(client: PrefectClient) -> None:
+    """End flow runs whose processes ended with an earlier stack; they would fill the pools' limits for ever.
 
-    Runs that nobody had started yet stay scheduled, but for children whose parent is among the dead.
+    Runs that had not started stay scheduled, unless their parent is among the lost ones.
     """
     alive = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING, StateType.SCHEDULED]
     state = FlowRunFilterState(type=FlowRunFilterStateType(any_=alive))
@@ -58,7 +56,7 @@ async def provision(config: Path | None) -> None:
     """Make the server ready for workers of this configuration's pools."""
     async with get_client() as client:
         await make_pools(client, load_config(config).pools)
-        await bury_the_dead(client)
+        await end_lost_runs(client)
 
 
 if __name__ == "__main__":

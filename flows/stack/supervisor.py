@@ -1,8 +1,8 @@
-"""The process that owns the local stack: a Prefect server and one worker a pool, deployments, and their end.
+"""The process that owns the local stack: a Prefect server, one worker per pool, and the deployments.
 
-`nlac up` starts it detached as `python -m flows.stack.supervisor`; SIGTERM (`nlac down`) makes it stop all it
-started, grandchildren in their own sessions included. It holds `<data>/.stack/lock` while it lives, which
-is how everyone else knows that the stack is up, and writes what it started to `<data>/.stack/stack.json`.
+`nlac up` starts it detached as `python -m flows.stack.supervisor`. On SIGTERM (`nlac down`) it stops all that it
+started, also descendants in sessions of their own. It holds `<data>/.stack/lock` while it lives, which tells others
+that the stack is up, and writes what it started to `<data>/.stack/stack.json`.
 """
 
 import argparse
@@ -30,9 +30,8 @@ from tasks.engines.vllm.servers import servers
 ORPHAN_GRACE_SECONDS = 5.0
 _PREFECT = [sys.executable, "-m", "prefect"]
 _SERVER_ENVIRONMENT = {
-    # Workers that poll every second make the server's own bookkeeping collide on SQLite; it tries again,
-    # but its task library would log a traceback each time, some 100 MB an hour. Prefect's own loggers are
-    # not affected.
+    # Workers that poll every second make the server's bookkeeping collide on SQLite. It tries again, but its task
+    # library would log a traceback each time, some 100 MB per hour. Prefect's own loggers are not affected.
     "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
 }
 
@@ -59,8 +58,7 @@ class Supervisor:
         self._orphans: dict[int, float] = {}
 
     def spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        """Start a child in a session of its own (so Ctrl-C in the user's terminal does not reach it), with
-        a log."""
+        """Start a child with a log, in a session of its own: Ctrl-C in the user's terminal does not reach it."""
         environment = {**self.environment, **(_SERVER_ENVIRONMENT if name == "server" else {})}
         log = stack_dir(self.root) / "logs" / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +69,7 @@ class Supervisor:
             )  # fmt: skip
 
     def keep(self, name: str, command: list[str]) -> None:
-        """Start a child that is started again should it die."""
+        """Start a child that is started again if it dies."""
         self.services[name] = (command, self.spawn(name, command))
 
     def once(self, name: str, command: list[str]) -> None:
@@ -88,8 +86,8 @@ class Supervisor:
             raise StackFailed(f"{name} failed; see {stack_dir(self.root) / 'logs' / name}.log")
 
     def wait_for_server(self, seconds: float) -> None:
-        """Wait until the server answers: ours, not one that another stack has started on the same port at the same
-        time, to which we would give our workers.
+        """Wait until our own server answers. Another stack may have taken the same port at the same time, and would
+        get our workers.
 
         Raises:
             StackFailed: it died, or did not answer in time.
@@ -109,10 +107,10 @@ class Supervisor:
                 raise StackFailed(f"the Prefect server did not answer within {seconds:.0f} s; see {log}")
 
     def start(self) -> None:
-        """Bring everything up, in the order in which it depends on each other.
+        """Start everything, each part after those that it needs.
 
         Raises:
-            StackFailed: something did not come up.
+            StackFailed: a part did not come up.
         """
         write_stack(self.root, self.stack)
         end(marked_processes(self.root), 5)  # of a supervisor that was killed
@@ -133,7 +131,7 @@ class Supervisor:
             write_stack(self.root, self.stack)
 
     def watch(self) -> None:
-        """Until told to stop: start again what died, and reap what was left behind."""
+        """Until told to stop, start children again that died, and end orphans."""
         while not self.stopping.wait(1.0):
             for name, (command, child) in self.services.items():
                 if child.poll() is not None:
@@ -143,12 +141,12 @@ class Supervisor:
     def reap_orphans(self) -> None:
         """End processes whose parent is gone, such as a vLLM engine of a stage that was killed."""
         own = {child.pid for _, child in self.services.values()}
-        # Keepers of vLLM servers leave their parents on purpose, and end by themselves when nobody needs them.
+        # The supervisors of vLLM servers leave their parents on purpose, and end when no process needs them.
         own |= {server.keeper for _, server in servers(Store(self.root).cache_dir)}
         orphans = [p for p in psutil.Process().children() if p.pid not in own]
         now = time.monotonic()
         self._orphans = {p.pid: self._orphans.get(p.pid, now) for p in orphans}
-        # Helpers that notice by themselves that their parent is gone get a moment to do so.
+        # Some notice by themselves that their parent is gone, and get a moment to do so.
         end([p for p in orphans if now - self._orphans[p.pid] > ORPHAN_GRACE_SECONDS], 5)
         for process in orphans:
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
@@ -158,7 +156,7 @@ class Supervisor:
                     continue
 
     def stop(self) -> None:
-        """Stop workers (which end their flow runs), then the server, then whatever is left of them."""
+        """Stop the workers, which end their flow runs, then the server, then all that is left."""
         children = {
             name: psutil.Process(child.pid)
             for name, (_, child) in self.services.items()

@@ -1,18 +1,18 @@
-"""What one MLflow run of a stage holds, written in a few batches."""
+"""The content of a stage's MLflow run, written in a few batches."""
 
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from storage.mlflow import records as records
+from storage.committed import Committed
+from storage.mlflow import records
 from storage.mlflow.registry import crown, mirror_prompts, register_adapters
-from storage.store import Committed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 FINGERPRINT = "nlac.fingerprint"
-METRICS, PARAMS, DATASETS, TAG_LENGTH = 1000, 100, 1000, 8000  # MLflow's limits a call
+METRICS, PARAMS, DATASETS, TAG_LENGTH = 1000, 100, 1000, 8000  # MLflow's limits per call
 
 
 def log_committed(

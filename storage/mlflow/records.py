@@ -1,4 +1,4 @@
-"""What a committed stage looks like in MLflow: parameters, metrics and dataset versions. Pure conversions."""
+"""A committed stage as MLflow's parameters, metrics and dataset versions: pure conversions."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from schemas.rows import Evaluation, TrainingStep
-from storage.store import Committed
+from storage.committed import Committed
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput, Metric
@@ -64,14 +64,14 @@ def evaluation_numbers(committed: Committed) -> Numbers:
 
 
 def metrics(numbers: Numbers, timestamp: int, step: int = 0) -> "list[Metric]":
-    """As MLflow takes them. Characters it refuses in a name become '_'."""
+    """MLflow's metrics; characters that it refuses in a name become '_'."""
     from mlflow.entities import Metric
 
     return [Metric(_metric_name(name), float(value), timestamp, step) for name, value in numbers.items()]
 
 
 def step_metrics(committed: Committed, timestamp: int) -> "list[Metric]":
-    """The history of a training stage: one value a metric and optimizer step."""
+    """The history of a training stage: one value per metric and optimizer step."""
     from mlflow.entities import Metric
 
     if TrainingStep.TABLE not in committed.manifest.tables:
@@ -88,8 +88,8 @@ def step_metrics(committed: Committed, timestamp: int) -> "list[Metric]":
 def datasets(committed: Committed) -> "list[DatasetInput]":
     """The tables a stage read and wrote, each version named by our own digest of its rows.
 
-    MLflow knows dataset inputs only; the tag mlflow.data.context tells written tables ('output') from read
-    ones ('input'). A table has the same name and digest in both places, so a reader leads to its writer.
+    MLflow has dataset inputs only, so the tag mlflow.data.context tells written tables ('output') from read ones
+    ('input'). A table has the same name and digest in both, so a reader leads to its writer.
     """
     m = committed.manifest
     written = [

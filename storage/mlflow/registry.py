@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from schemas.rows import Evaluation
-from storage.store import Committed
+from storage.committed import Committed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -20,7 +20,7 @@ IS_PROMPT = "mlflow.prompt.is_prompt"
 
 
 def register_adapters(client: "MlflowClient", experiment_id: str, run_id: str, committed: Committed) -> None:
-    """A logged model and a model version an adapter, whose source is the committed folder: no copies."""
+    """Register each adapter as a logged model and a model version. The source is the committed folder: no copies."""
     from mlflow.entities import LoggedModelOutput
 
     m = committed.manifest
@@ -48,9 +48,8 @@ def register_adapters(client: "MlflowClient", experiment_id: str, run_id: str, c
 def crown(client: "MlflowClient", committed: Committed) -> None:
     """Note an evaluation at the policy's model version, and point the aliases at the best ones.
 
-    `champion` is the best over all runs of the data root, `champion-<run>` that of one run (the one to take
-    where runs play different environments). The higher success rate wins,
-    the earlier version among equals.
+    `champion` is the best over all runs of the data root. `champion-<run>` is the best of one run; take it where runs
+    play different environments. The higher success rate wins, and among equals the earlier version.
     """
     m = committed.manifest
     if Evaluation.TABLE not in m.tables:
@@ -77,13 +76,13 @@ def crown(client: "MlflowClient", committed: Committed) -> None:
 def mirror_prompts(
     client: "MlflowClient", experiment_id: str, run_id: str, committed: Committed, texts: Mapping[str, str]
 ) -> None:
-    """Mirror the templates a stage rendered, a new version only where the text is new; link them to its run.
+    """Register the templates that a stage rendered, a new version only if the text is new, and link them to its run.
 
     Args:
         client: the MLflow client.
         experiment_id: where the prompt is shown.
         run_id: the stage's run.
-        committed: names each template's digest; a text of another digest is not mirrored.
+        committed: names each template's digest; a text of another digest is not registered.
         texts: template texts by name.
     """
     from mlflow.prompt.constants import PROMPT_EXPERIMENT_IDS_TAG_KEY
@@ -109,7 +108,7 @@ def mirror_prompts(
             version = client.create_prompt_version(name, text, tags={DIGEST: digest}).version
         linked.append({"name": name, "version": str(version)})
     if linked:
-        # Not link_prompt_version_to_run: it writes to the process's tracking store, which may be another one.
+        # link_prompt_version_to_run would write to the process's tracking store, which may be another one.
         client.set_tag(run_id, TraceTagKey.LINKED_PROMPTS, json.dumps(linked))
 
 
@@ -118,7 +117,7 @@ def _versions(client: "MlflowClient", name: str) -> "list[ModelVersion]":
 
 
 def _prompt_versions(client: "MlflowClient", name: str) -> "list[ModelVersion]":
-    # Prompts are model versions that a search leaves out unless asked for by this tag.
+    # Prompts are model versions, and a search leaves them out unless it asks for this tag.
     wanted = f"name='{name}' and tags.`{IS_PROMPT}` = 'true'"
     return list(client.search_model_versions(wanted, max_results=10_000))
 

@@ -33,5 +33,5 @@ _SWITCHES = {
 
 
 def _without_mlflow(environment: Mapping[str, str]) -> dict[str, str]:
-    # A user's own MLFLOW_* settings are about their own server.
+    # The user's MLFLOW_* settings belong to another server.
     return {k: v for k, v in environment.items() if not k.startswith(("MLFLOW_", "_MLFLOW_"))}

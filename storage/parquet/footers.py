@@ -1,9 +1,8 @@
-"""What a table file is, by its last bytes: `name@version` in its Parquet footer.
+"""The stamp `name@version` in a table file's Parquet footer.
 
-The footer of a wide table takes longer to parse than a thousandth of the queries over it; so it is looked through, not
-parsed: that the file ends as Parquet does and holds its footer whole, and what stands behind the key of the stamp.
-Layout: https://parquet.apache.org/docs/file-format/ (footer, its length in 4 bytes, `PAR1`); the key and its value are
-two strings of a Thrift compact struct, each a field header 0x18, its length and its bytes.
+Parsing the footer of a wide table is slow, so it is searched instead: the file must end as Parquet does and hold its
+whole footer, and the stamp follows its key. Layout: https://parquet.apache.org/docs/file-format/ (footer, its length in
+4 bytes, `PAR1`). Key and value are strings of a Thrift compact struct, each a field header 0x18, a length and bytes.
 """
 
 from pathlib import Path
@@ -21,7 +20,7 @@ class TableError(Exception):
 
 
 def schema_stamp(model: type[Row]) -> str:
-    """`name@version`, as it stands in the Parquet footer."""
+    """`name@version`, as in the Parquet footer."""
     return f"{model.TABLE}@{model.VERSION}"
 
 

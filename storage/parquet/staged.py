@@ -1,4 +1,4 @@
-"""A table put into a staging folder, and its entry for the manifest."""
+"""Writing a table into a staging folder, and its entry in the manifest."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +26,9 @@ def stage_table(folder: Path, model: type[Row], frame: pl.DataFrame) -> TableEnt
         TableError: the frame's columns or types are not the row model's.
     """
     file = f"{model.TABLE}.parquet"
-    with ThreadPoolExecutor(1) as aside:  # two thirds of a core while the file is compressed on the others
+    with ThreadPoolExecutor(
+        1
+    ) as aside:  # the digest takes one core while the file is compressed on the others
         digest = aside.submit(table_digest, frame)
         write_table(folder / file, model, frame)
     statuses = dict(sorted(frame["status"].value_counts().iter_rows()))

@@ -1,4 +1,4 @@
-"""A table written row by row in constant memory, for imports that are larger than memory."""
+"""A table written row by row in constant memory, for imports larger than memory."""
 
 from collections import Counter
 from pathlib import Path
@@ -16,14 +16,14 @@ from storage.parquet.footers import STAMP, schema_stamp
 from storage.parquet.tables import ROW_GROUP, TableDigest
 
 PIECE_CHARS = 16 << 20
-"""Text held at once, characters: rows with long texts make smaller row groups than ROW_GROUP."""
+"""The most text in memory, characters. Rows with long texts make row groups smaller than ROW_GROUP."""
 
 
 class TableStream:
-    """Writes one table; a context manager, after which `entry` describes the file.
+    """Writes one table. It is a context manager, after which `entry` describes the file.
 
-    The file and its digest are those of `storage.parquet.tables.write_table` and `table_digest`, but that
-    pieces of long rows, and so row groups, are smaller: equal rows give equal digests when written this way.
+    File and digest are those of `storage.parquet.tables`, except that rows with long texts make smaller pieces, and so
+    smaller row groups. Equal rows written this way have equal digests.
 
     Args:
         folder: where `<table>.parquet` goes.
@@ -62,11 +62,11 @@ class TableStream:
 
     @property
     def rows(self) -> int:
-        """Rows so far."""
+        """The number of rows so far."""
         return self._statuses.total()
 
     def entry(self) -> TableEntry:
-        """The table as its manifest describes it; once it is closed."""
+        """The table as its manifest describes it; call it after closing."""
         return TableEntry(
             file=self._path.name,
             schema_version=schema_stamp(self._model),

@@ -1,4 +1,4 @@
-"""One table as a Parquet file: writing with a schema stamp, a digest of content, reading old versions."""
+"""One table as a Parquet file: written with a schema stamp, digested by content, read back from any version."""
 
 import hashlib
 import io
@@ -36,32 +36,32 @@ def write_table(path: Path, model: type[Row], frame: pl.DataFrame) -> None:
 
 
 def table_digest(frame: pl.DataFrame) -> str:
-    """sha256 of the rows' content in order; the same whatever the chunking, compression or file layout."""
+    """sha256 of the rows' content in order; it does not depend on chunks, compression or file layout."""
     digest = TableDigest(frame.schema)
     digest.add(frame)
     return digest.hexdigest()
 
 
 class TableDigest:
-    """The digest of a table that comes in pieces; where each but the last has a multiple of ROW_GROUP rows, it is the
-    table_digest of the whole."""
+    """The digest of a table that comes in pieces: `table_digest` of the whole, if every piece but the last has a
+    multiple of ROW_GROUP rows."""
 
     def __init__(self, schema: pl.Schema) -> None:
         self._digest = hashlib.sha256(repr(list(schema.items())).encode())
 
     def add(self, piece: pl.DataFrame) -> None:
-        """Take in the next rows."""
+        """Add the next rows."""
         for rows in _slices(piece):
             with io.BufferedWriter(_Into(self._digest)) as sink:
                 rows.write_ipc_stream(sink, compression="uncompressed", compat_level=pl.CompatLevel.oldest())
 
     def hexdigest(self) -> str:
-        """Of the rows so far."""
+        """The digest of the rows so far."""
         return self._digest.hexdigest()
 
 
 class _Into(io.RawIOBase):
-    """A file that keeps nothing: what is written to it goes into a digest."""
+    """A file whose bytes only go into a digest."""
 
     def __init__(self, digest: "hashlib._Hash") -> None:
         self._digest = digest
@@ -75,14 +75,14 @@ class _Into(io.RawIOBase):
 
 
 def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    # A fresh, offset-free copy of every slice: Arrow buffers of a view would depend on where it was cut from.
+    # A fresh copy of every slice: the Arrow buffers of a view would depend on its offset.
     for start in range(0, frame.height, ROW_GROUP):
         yield frame.slice(start, ROW_GROUP).rechunk().clone().select(pl.all().gather(pl.int_range(pl.len())))
 
 
 def scan_tables(paths: Sequence[Path], model: type[Row]) -> pl.LazyFrame:
-    """A lazy frame over files of one table, in their order, with the model's current columns; columns an older file
-    lacks are NULL.
+    """A lazy frame over files of one table, in order, with the model's current columns. A column that an older file
+    lacks is NULL.
 
     Raises:
         TableError: a file is unreadable, holds another table, or is of a newer version than this program.
@@ -97,9 +97,8 @@ def scan_tables(paths: Sequence[Path], model: type[Row]) -> pl.LazyFrame:
         list(paths),
         schema=frame_schema(model),
         missing_columns="insert",
-        cast_options=pl.ScanCastOptions(
-            missing_struct_fields="insert"
-        ),  # fields that a Generation has gained
+        # A Generation of an older file lacks fields.
+        cast_options=pl.ScanCastOptions(missing_struct_fields="insert"),
     )
 
 

@@ -1,4 +1,4 @@
-"""What can be queried: every table and view with its columns, types and meanings, out of the row models."""
+"""What can be queried: every table and view with its columns, types and meanings, from the row models."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class SourceRow(BaseModel):
 
 
 class LineageRow(BaseModel):
-    """One distilled action, joined back through refinement, critique, futures, replay to its transition."""
+    """One distilled action, joined back through refinement, critique, futures and replay to its transition."""
 
     run: str = Field(description="run")
     iteration: int = Field(description="iteration that distilled it")
@@ -149,7 +149,7 @@ def columns(model: type[BaseModel]) -> dict[str, str]:
 
 
 def sql_type(annotation: Any) -> str:
-    """DuckDB's name of a field's type. Provenance, a struct in many tables, is called GENERATION for short."""
+    """DuckDB's name of a field's type. The struct `Generation`, which many tables hold, is shortened to GENERATION."""
     return _sql_type(kind_of(annotation)).replace(_sql_type(kind_of(Generation)), "GENERATION")
 
 

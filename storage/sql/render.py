@@ -22,9 +22,9 @@ def render(relation: duckdb.DuckDBPyRelation, how: Format, stream: BinaryIO, wid
     Args:
         relation: the query; it runs now.
         how: table: as DuckDB draws it, the first and last 100 rows; csv: header and rows, nested values as
-            DuckDB writes them, NULL empty; json: an array, one object a line, NaN as null; parquet: zstd.
+            DuckDB writes them, NULL empty; json: an array, one object per line, NaN as null; parquet: zstd.
         stream: takes the bytes.
-        width: characters a line of a drawn table may have.
+        width: longest line of a drawn table, characters.
 
     Raises:
         duckdb.Error: the query fails while it runs.
@@ -59,7 +59,7 @@ def _csv(relation: duckdb.DuckDBPyRelation, text: io.TextIOWrapper) -> None:
 
 def _json(relation: duckdb.DuckDBPyRelation, text: io.TextIOWrapper) -> None:
     separator = "[\n"
-    # An alias that no column has: `to_json(alias)` must mean the row, not a column of that name.
+    # No column may have the alias' name: `to_json(alias)` must mean the row.
     alias = "result_row_" + "_" * max(map(len, relation.columns), default=0)
     for batch in relation.set_alias(alias).project(f"to_json({alias})::varchar").to_arrow_reader(BATCH_ROWS):
         for row in batch.column(0).to_pylist():
@@ -69,5 +69,5 @@ def _json(relation: duckdb.DuckDBPyRelation, text: io.TextIOWrapper) -> None:
 
 
 def _without_nan(row: str) -> str:
-    # DuckDB writes NaN and Infinity, which no JSON reader has to accept; they become null.
+    # DuckDB writes NaN and Infinity, which are not JSON.
     return json.dumps(json.loads(row, parse_constant=lambda _: None), ensure_ascii=False)

@@ -1,10 +1,10 @@
 """SQL over all committed data: in-memory DuckDB views over Parquet files, so no reader locks out a writer.
 
-    episodes, transitions, ...   a view a table, over the current folder of each stage and iteration
+    episodes, transitions, ...   one view per table, over the current folder of each stage and iteration
     superseded.episodes, ...     the same tables of folders that were replaced; `folder` tells attempts apart
-    stages, adapters             one row a committed stage, one row an adapter, out of the manifests
-    lineage                      one row a distilled action, joined back to its transition and episode
-    problems                     files that were found broken and left out
+    stages, adapters             one row per committed stage or adapter, from the manifests
+    lineage                      one row per distilled action, joined back to its transition and episode
+    problems                     broken files, which are left out
 
 A view checks sizes and Parquet footers; `nlac verify` compares contents (sha256).
 """
@@ -69,7 +69,7 @@ def connect(store: Store, problems: list[str] | None = None) -> duckdb.DuckDBPyC
 
     Args:
         store: the store; a data root that does not exist gives empty tables.
-        problems: what is broken is appended here, by name, and left out of the views.
+        problems: broken files are appended here, by name, and left out of the views.
 
     Returns:
         The connection; a query spills to `<data>/.duckdb` beyond half of the machine's memory.
@@ -137,9 +137,9 @@ def _check_file(path: Path, folder: Folder, name: str, entry: TableEntry, expect
 
 
 def _select(table: str, by_version: dict[str, list[str]], extra: str = "") -> str:
-    # One read_parquet a schema version: only its first file's footer is read to plan a query. The typed empty
-    # table gives the columns their order and types, and NULL where an older version lacks one.
-    # hive_partitioning off: it would replace the column `iteration` by the folder name's.
+    # One read_parquet per schema version: to plan a query, DuckDB reads the footer of its first file only. The typed
+    # empty table gives the columns their order and types, and NULL where an older version lacks one.
+    # hive_partitioning would replace the column `iteration` by the value in the folder's name.
     parts = [f"select *{', null::varchar as folder' if extra else ''} from typed.{table}"]
     for _, paths in sorted(by_version.items()):
         listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)

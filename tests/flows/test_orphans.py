@@ -1,4 +1,4 @@
-"""The stack's supervisor ends orphans, but not the keepers of servers, which leave their parents on purpose."""
+"""The stack's supervisor ends orphans, but not the supervisors of vLLM servers, which leave their parents."""
 
 import os
 import subprocess
@@ -45,14 +45,17 @@ supervisor.stop()
 
 
 @pytest.mark.parametrize("way", ["killed", "stopped"])
-def test_the_supervisor_spares_a_keeper_and_takes_it_along_at_its_own_end(tmp_path: Path, way: str) -> None:
+def test_orphans_end_and_a_server_supervisor_ends_with_the_stack(tmp_path: Path, way: str) -> None:
     helper = PROJECT_ROOT / "tests" / "support" / "health_server.py"
     done = subprocess.run(
         [sys.executable, "-c", SUPERVISOR, str(tmp_path), str(helper), way], capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT)},
     )  # fmt: skip
     assert done.stdout, done.stderr
-    keeper, orphan_lives = done.stdout.split()
-    assert keeper != "0" and orphan_lives == "False"
-    pids = [int(keeper), *map(int, (tmp_path / ".cache" / "servers" / "one" / "pids").read_text().split())]
+    server_supervisor, orphan_lives = done.stdout.split()
+    assert server_supervisor != "0" and orphan_lives == "False"
+    pids = [
+        int(server_supervisor),
+        *map(int, (tmp_path / ".cache" / "servers" / "one" / "pids").read_text().split()),
+    ]
     assert all_end([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 15)
