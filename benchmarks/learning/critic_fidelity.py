@@ -7,8 +7,7 @@ import polars as pl
 
 from storage.history import rebuild_states
 from storage.store import Committed
-from tasks.environments.guess_number import HINT
-from tasks.environments.guess_number_measures import guessed, left_by_hints, likelier
+from tasks.environments.guess_number import HINT, guessed, left_by_hints, likelier
 from tasks.roles.successor import predict_futures
 from tasks.runtime.context import StageContext
 

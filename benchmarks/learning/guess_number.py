@@ -26,9 +26,9 @@ from schemas.config import Config
 from schemas.load import load_config
 from storage.history import rebuild_states
 from storage.store import Store, scan_parts
+from tasks.datasets.guess_number import demonstrations
 from tasks.environments.base import ActionFormat
-from tasks.environments.guess_number import demonstrations
-from tasks.environments.guess_number_measures import possible_share
+from tasks.environments.guess_number import possible_share
 from tasks.pipeline.iterations import run_iteration, run_stages
 from tasks.pipeline.registry import stages_of
 

@@ -98,7 +98,7 @@ def demonstrate(
     seed: Annotated[int, typer.Option(min=0, help="of the games and the guesses")] = 0,
 ) -> None:
     """Write demonstrations for a warm start: GuessTheNumber, told from random play."""
-    from tasks.environments.guess_number import demonstrations
+    from tasks.datasets.guess_number import demonstrations
 
     if file.exists():
         fail(f"{file}: is there already, and nothing is overwritten; give another name, or remove it", USAGE)

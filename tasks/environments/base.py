@@ -1,8 +1,7 @@
 """The environment protocol: what someone writes, in about 60 lines, to train on their own task."""
 
 import random
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
@@ -11,6 +10,8 @@ import numpy as np
 
 from schemas.rows import Split
 from tasks.chat.messages import Message
+from tasks.text.action_format import ActionFormat as ActionFormat  # part of the protocol
+from tasks.text.action_format import any_of as any_of
 
 
 @dataclass(frozen=True)
@@ -46,30 +47,6 @@ class Step:
     info: Mapping[str, Any] = field(default_factory=dict)
     status: str = "ok"
     error: str | None = None
-
-
-@dataclass(frozen=True)
-class ActionFormat:
-    """How an environment action is written.
-
-    Attributes:
-        regex: a regular expression, for structured output.
-        description: a line for the prompt.
-        sample: draws an action at random, where all that can be written are of one kind; the random baseline's.
-        reads: what counts as an action when it is read, where that is more than `regex`; the environment has the last
-            word on it.
-    """
-
-    regex: str
-    description: str
-    sample: Callable[[random.Random], str] | None = None
-    reads: str | None = None
-
-
-def any_of(texts: Iterable[str]) -> str:
-    """A regular expression of these texts, for `ActionFormat.regex`, as every engine reads it: none needs a blank
-    escaped, and not every one knows it among the characters that may be."""
-    return "|".join(re.escape(text).replace("\\ ", " ") for text in dict.fromkeys(texts))
 
 
 class Environment(Protocol):

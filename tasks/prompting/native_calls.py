@@ -12,7 +12,7 @@ from typing import Any
 from storage.history import State
 from tasks.chat.messages import Message, ToolCall
 from tasks.chat.response_parser import BrokenCall, read_calls
-from tasks.environments.base import ActionFormat
+from tasks.text.action_format import ActionFormat
 from tasks.text.formats import read_action, write_action
 
 

@@ -6,7 +6,7 @@ Reading never guesses: a text without its format is marked malformed or not vali
 import re
 from dataclasses import dataclass
 
-from tasks.environments.base import ActionFormat
+from tasks.text.action_format import ActionFormat
 
 
 def _thought_then(name: str) -> tuple[re.Pattern[str], ...]:

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.learning.guess_number import mcnemar
 from storage.history import State, Turn
 from tasks.environments.base import ActionFormat
-from tasks.environments.guess_number_measures import left_by_hints, likelier, possible_share
+from tasks.environments.guess_number import left_by_hints, likelier, possible_share
 
 
 def test_mcnemar_doubles_the_tail_of_fair_coins() -> None:

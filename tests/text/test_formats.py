@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tasks.environments.base import ActionFormat
+from tasks.text.action_format import ActionFormat
 from tasks.text.formats import (
     Action,
     action_regex,

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tasks.environments.base import ActionFormat, any_of
+from tasks.text.action_format import ActionFormat, any_of
 
 NATIVE_FORMAT: Final = ActionFormat(
     r"[\s\S]+",

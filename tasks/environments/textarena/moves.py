@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.environments.base import ActionFormat
+from tasks.text.action_format import ActionFormat
 
 BRACKETS = ActionFormat(r"\[[^\[\]\n]{1,40}\]", "one move in square brackets, as the game describes it")
 LINE = ActionFormat(r"[^\n]{1,200}", "one line of text, as the game describes it")

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 from tasks.chat.messages import Message
-from tasks.environments.base import Ask, EnvironmentModelFailed, any_of
+from tasks.environments.base import Ask, EnvironmentModelFailed
 from tasks.environments.twenty_questions.names import key
 from tasks.environments.twenty_questions.questions import Question
 from tasks.environments.twenty_questions.things import Thing
 from tasks.environments.twenty_questions.vocabulary import Frame, Vocabulary
+from tasks.text.action_format import any_of
 
 Answer = Literal["Yes", "No", "Invalid"]
 ANSWERS: dict[str, Answer] = {"yes": "Yes", "no": "No", "invalid": "Invalid"}
