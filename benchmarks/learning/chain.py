@@ -92,13 +92,13 @@ class Arrivals:
     losses: list[float]
 
 
-async def chain_arrivals(store: Store, base: Config, model: Path) -> Arrivals:
-    """Run as many iterations as the chain is long."""
+async def chain_arrivals(store: Store, base: Config, model: Path, iterations: int = len(PATH)) -> Arrivals:
+    """Run as many iterations as the chain is long, or fewer."""
     lake = Chain().lake
     distance = {cell: len(PATH) - n for n, cell in enumerate(PATH)}
     told: list[dict[int, bool]] = []
     losses: list[float] = []
-    for iteration in range(len(PATH)):
+    for iteration in range(iterations):
         config = chain_config(base, model, iteration)
         await run_iteration(store, config, iteration)
         async with measuring(store, config, iteration) as ctx:

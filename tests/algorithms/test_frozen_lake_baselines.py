@@ -72,6 +72,7 @@ def transitions(iterations: list[dict[str, Committed]]) -> pl.DataFrame:
     return pl.concat([made["rollout"].scan("transitions") for made in iterations]).collect()
 
 
+@pytest.mark.slow
 def test_self_distillation_judges_by_the_rollouts_it_played(
     lake: Callable[..., Config], store: Store, iterate: Iterate
 ) -> None:
@@ -103,6 +104,7 @@ def test_self_distillation_judges_by_the_rollouts_it_played(
     assert (measured.environment_steps, measured.simulated_steps) == (steps + played.height, steps)
 
 
+@pytest.mark.slow
 def test_nlql_distils_the_action_whose_futures_are_nearest_the_straight_way(
     lake: Callable[..., Config], store: Store, iterate: Iterate
 ) -> None:

@@ -1,5 +1,6 @@
 """Half of the proof of learning, and a control that must not pass it: the same runs as `make learn` makes."""
 
+import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,8 +9,8 @@ import pytest
 
 from benchmarks.checks import Check, check, finish
 from benchmarks.learning.baselines import baseline_figures, baseline_jobs
-from benchmarks.learning.chain import Arrivals
-from benchmarks.learning.lake_run import Measured, configure
+from benchmarks.learning.chain import PATH, Arrivals, chain_arrivals
+from benchmarks.learning.lake_run import CONFIG, Measured, configure
 from benchmarks.learning.learning_curve import (
     ITERATIONS,
     control_checks,
@@ -18,8 +19,12 @@ from benchmarks.learning.learning_curve import (
     run_chain,
     run_job,
 )
+from schemas.load import load_config
+from storage.store import Store
+from tasks.environments.frozen_lake.word_model import make_word_model
 
 HALF = 12  # of the proof's 18 iterations
+FIRST = 3  # of the chain's 8
 
 
 def half_checks(measured: list[Measured]) -> list[Check]:
@@ -42,6 +47,14 @@ def test_half_a_run_learns_what_shuffled_labels_do_not_teach(tmp_path: Path) -> 
         learned, control = pool.map(run_job, jobs)
     assert [c for c in half_checks(learned) if not c.ok] == []
     assert not any(c.ok for c in half_checks(control))
+
+
+@pytest.mark.slow
+def test_the_outcome_travels_one_step_back_in_each_of_the_first_iterations(tmp_path: Path) -> None:
+    model = make_word_model(tmp_path / "model", 0)
+    shown = asyncio.run(chain_arrivals(Store(tmp_path / "data"), load_config(CONFIG), model, FIRST))
+    assert shown.iterations == [*range(1, FIRST + 1), *[0] * (len(PATH) - FIRST)]
+    assert len(shown.losses) == FIRST and max(shown.losses) < 0.01
 
 
 @pytest.mark.long

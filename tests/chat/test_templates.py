@@ -56,6 +56,7 @@ def test_segments_are_tokenised_alone_and_as_plain_text(tokenizer: ChatTokenizer
     assert not set(tokenizer.tokenizer.all_special_ids) & {token for part in ids for token in part}
 
 
+@pytest.mark.slow
 def test_the_plain_class_is_taken_where_transformers_would_take_it(tiny_model: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(tiny_model)
     ours = load_chat_tokenizer(tiny_model).tokenizer

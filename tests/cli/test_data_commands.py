@@ -239,6 +239,7 @@ def test_mlflow_ui_without_a_store_says_what_to_do(store: Store) -> None:
     assert not store.root.exists()
 
 
+@pytest.mark.slow
 def test_mlflow_ui_serves_the_data_root_s_store(store: Store) -> None:
     commit = commit_rows(store, "rollout", 0, {})
     assert Bridge(store.root).ensure_logged(commit, Config(run="trial"))

@@ -5,10 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli.main import app
 from schemas.load import PROJECT_ROOT
 
 
+@pytest.mark.parametrize("command", ["iterate", "up"])
 @pytest.mark.parametrize(
     ("content", "named"),
     [
@@ -19,19 +22,24 @@ from schemas.load import PROJECT_ROOT
     ],
 )
 def test_a_bad_configuration_exits_with_2_and_creates_nothing(
-    tmp_path: Path, content: str, named: str
+    tmp_path: Path, content: str, named: str, command: str
 ) -> None:
     (tmp_path / "bad.yaml").write_text(content)
     data = tmp_path / "data"
-    for command in ("iterate", "up"):
-        options = ["--data", str(data), "--config", str(tmp_path / "bad.yaml")]
-        done = subprocess.run(
-            [sys.executable, "-m", "flows.cli", command, *options],
-            cwd=PROJECT_ROOT,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert named in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1
-        assert not data.exists()
+    done = CliRunner().invoke(app, [command, "--data", str(data), "--config", str(tmp_path / "bad.yaml")])
+    assert done.exit_code == 2, done.output
+    assert named in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not data.exists()
+
+
+def test_the_command_itself_ends_with_2(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("episodes: 3")
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli", "iterate", "--config", str(tmp_path / "bad.yaml")],
+        cwd=PROJECT_ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "episodes" in done.stderr and len(done.stderr.strip().splitlines()) == 1

@@ -68,7 +68,7 @@ def section_of(name: str) -> EngineSection:
         "tiny-deterministic",
         pytest.param("real", marks=pytest.mark.model),
         pytest.param("vllm", marks=pytest.mark.vllm),
-        pytest.param("vllm-merged", marks=pytest.mark.vllm),
+        pytest.param("vllm-merged", marks=[pytest.mark.vllm, pytest.mark.long]),
         pytest.param("served", marks=pytest.mark.vllm),
         pytest.param("openai", marks=pytest.mark.vllm),
     ]
@@ -102,6 +102,7 @@ def ask(max_tokens: int = 12, seed: int = 0, **fields: object) -> Request:
     return Request(QUESTION, Sampling(max_tokens=max_tokens, seed=seed, **sampling), **fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_backend_behaves_as_the_protocol_says(backend: Backend) -> None:
     """One engine for all checks: a start of vLLM takes half a minute."""
 

@@ -110,6 +110,7 @@ def test_a_server_outlives_one_of_two_who_want_it(kept: Kept, owner: subprocess.
     assert all_end(processes, 15)
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_answering_is_ended_and_its_log_says_so(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:

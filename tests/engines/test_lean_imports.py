@@ -25,6 +25,7 @@ def test_a_package_is_hidden_within_and_there_again_afterwards(
     assert import_module("an_extra").__name__ == "an_extra"
 
 
+@pytest.mark.slow
 def test_what_computes_models_is_imported_lean_and_keeps_few_shapes_unless_told_otherwise() -> None:
     seen = (
         "import os, sys\n"

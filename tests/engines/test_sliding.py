@@ -29,6 +29,7 @@ def sliding_model(tiny_model: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_a_model_with_a_sliding_window_writes_and_scores_as_it_does_alone(sliding_model: Path) -> None:
     engine = TransformersEngine(

@@ -46,6 +46,7 @@ def test_watched_processes_end_when_the_watch_is_closed_and_others_stay() -> Non
     sleeping[1].wait()
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 def test_a_killed_owner_leaves_no_process_behind(real_model: Path, tmp_path: Path) -> None:
     pytest.importorskip("vllm")
@@ -66,6 +67,7 @@ def test_a_killed_owner_leaves_no_process_behind(real_model: Path, tmp_path: Pat
     assert all_end(below, 10)
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 def test_a_full_checkpoint_is_played_without_a_tokenizer_beside_it(real_model: Path, tmp_path: Path) -> None:
     pytest.importorskip("vllm")
@@ -99,6 +101,7 @@ async def dies_as_an_engine(engine: Engine) -> None:
         await asked
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 def test_many_scores_at_once_beside_generation_are_those_of_one_alone(
     real_model: Path, real_adapter: Adapter, tmp_path: Path

@@ -69,6 +69,7 @@ def test_an_answer_is_right_in_whatever_form_and_only_alone(
     assert (step.reward, step.success, step.done, step.valid, step.status) == (right, right, True, True, "ok")
 
 
+@pytest.mark.slow
 def test_an_answer_that_hangs_the_verifier_is_worth_nothing_and_says_so(tmp_path: Path) -> None:
     step = answer({"answer": "12"}, "100000000000!", tmp_path)
     assert (step.reward, step.success, step.done) == (0.0, False, True)

@@ -58,6 +58,7 @@ def test_a_scorer_that_takes_anything_for_right_is_a_fault() -> None:
     assert any("takes 'no answer' for a success" in fault for fault in faults)
 
 
+@pytest.mark.slow
 def test_a_question_that_takes_too_long_is_a_failed_episode_and_a_fault() -> None:
     hurried = ReasoningGym("gcd", seconds=1e-6)
     with pytest.raises(EpisodeFailed, match=r"score:question.* given 1e-06 s of CPU time"):

@@ -195,6 +195,7 @@ print([asyncio.run(_random_game(g, g.tasks("train")[0])) for g in map(TextArena,
 """
 
 
+@pytest.mark.slow
 def test_another_process_plays_the_same_games() -> None:
     told = subprocess.run(
         [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True,

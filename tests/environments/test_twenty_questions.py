@@ -52,6 +52,7 @@ def asked(text: str, title: str) -> str:
     )
 
 
+@pytest.mark.slow
 def test_the_shipped_objects_can_all_be_won_and_asked_about(game: TwentyQuestions) -> None:
     assert len(game.things) >= 150
     assert game.validate() == []

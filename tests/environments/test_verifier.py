@@ -18,6 +18,7 @@ def test_a_score_comes_back_whatever_the_verifier_prints() -> None:
     assert check("half", "abc\n{}") == Verified(3.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["spins", "deep", "sleeps"])
 def test_a_hang_is_ended_and_scores_nothing(name: str) -> None:
     check("half")  # starts the process

@@ -27,6 +27,7 @@ def test_a_failed_stage_is_named_with_the_command_that_retries_it(stack: LocalSt
     assert read_stack(stack.data) is not None, "a stack that was up before stays up"
 
 
+@pytest.mark.long
 def test_an_interrupt_stops_all_that_iterate_started(stack: LocalStack, steer: Path, tmp_path: Path) -> None:
     (steer / "wait").touch()
     (steer / "child").touch()

@@ -139,6 +139,7 @@ def test_bad_parameters_are_refused_before_anything_runs(
         stack.start("rollout", **parameters)
 
 
+@pytest.mark.long
 def test_training_chains_iterations_and_goes_on_from_finished_ones(stack: LocalStack) -> None:
     run = stack.start("training", config=str(stack.config), run="chained", iterations=1)
     assert stack.finish(run)["state_type"] == "COMPLETED"
@@ -150,6 +151,7 @@ def test_training_chains_iterations_and_goes_on_from_finished_ones(stack: LocalS
         assert evaluated is not None and evaluated.manifest.tables["evaluations"].rows == 1
 
 
+@pytest.mark.long
 def test_training_takes_an_algorithm_which_its_iterations_keep_and_stops_at_the_peak(
     stack: LocalStack, tmp_path: Path
 ) -> None:

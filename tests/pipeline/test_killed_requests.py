@@ -35,6 +35,7 @@ def asked(notes: Path) -> Counter[str]:
     return Counter(notes.read_text().splitlines()) if notes.exists() else Counter()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["rollout", "critique"])
 def test_a_stage_killed_at_nine_tenths_asks_again_at_most_what_was_in_flight(
     stage: str,

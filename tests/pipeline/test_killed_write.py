@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from schemas.config import Config
 from schemas.load import dump_config
 from storage.store import Store
@@ -24,6 +26,7 @@ asyncio.run(run_iteration(Store(Path(sys.argv[1])), load_config(sys.argv[2])))
 """
 
 
+@pytest.mark.slow
 def test_a_stage_killed_mid_write_leaves_nothing_and_the_next_run_goes_on(
     store: Store,
     make_config: Callable[..., Config],

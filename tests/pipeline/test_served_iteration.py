@@ -38,6 +38,7 @@ def until_no_server_runs(store: Store) -> None:
     )
 
 
+@pytest.mark.long
 def test_one_start_serves_stages_before_and_after_training_through_which_it_sleeps(
     store: Store, config: Config
 ) -> None:
@@ -78,6 +79,7 @@ def kill_the_server_once_something_is_answered(store: Store) -> None:
     vllm.kill()
 
 
+@pytest.mark.long
 def test_a_killed_server_fails_the_stage_by_name_and_running_again_goes_on_from_its_answers(
     store: Store, config: Config
 ) -> None:

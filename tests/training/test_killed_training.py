@@ -29,6 +29,7 @@ asyncio.run(run_iteration(Store(Path(sys.argv[1])), load_config(sys.argv[2])))
 """
 
 
+@pytest.mark.long
 def test_a_killed_stage_of_two_processes_goes_on_in_one(
     store: Store,
     make_config: Callable[..., Config],

@@ -69,7 +69,14 @@ def same_folders(one: Path, other: Path, form: str) -> None:
             torch.testing.assert_close(value, theirs[name], rtol=1e-2, atol=5e-4)
 
 
-@pytest.mark.parametrize(("form", "shard"), [("lora", "none"), ("lora", "fsdp"), ("full", "fsdp")])
+@pytest.mark.parametrize(
+    ("form", "shard"),
+    [
+        pytest.param("lora", "none", marks=pytest.mark.long),
+        pytest.param("lora", "fsdp", marks=pytest.mark.slow),
+        pytest.param("full", "fsdp", marks=pytest.mark.long),
+    ],
+)
 def test_two_processes_train_as_one_does(
     model_section: ModelSection, tmp_path: Path, form: str, shard: str
 ) -> None:
@@ -85,6 +92,7 @@ def test_two_processes_train_as_one_does(
     assert one["steps"] == two["steps"] and one["moments"].keys() == two["moments"].keys()
 
 
+@pytest.mark.long
 def test_a_refusal_and_a_death_in_a_process_are_told_with_their_reason(
     model_section: ModelSection, tmp_path: Path
 ) -> None:
@@ -138,6 +146,7 @@ def test_a_killed_training_that_goes_on_leaves_the_very_bytes_of_one_that_was_no
         assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
+@pytest.mark.long
 def test_a_sharded_training_that_goes_on_ends_as_one_process_that_was_never_killed(
     model_section: ModelSection, tmp_path: Path
 ) -> None:
