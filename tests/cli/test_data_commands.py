@@ -214,12 +214,6 @@ def test_export_refuses_what_it_can_not_do(store: Store, tmp_path: Path) -> None
     assert "iteration 3 of run 'default' has no trained policy" in other.stderr
 
 
-def test_the_reference_pages_are_up_to_date() -> None:
-    command = [sys.executable, str(PROJECT_ROOT / "docs" / "reference.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys, flows.cli.main\n"
