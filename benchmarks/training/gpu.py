@@ -19,6 +19,7 @@ from tasks.chat.tokenizers import load_chat_tokenizer
 from tasks.datasets.example import Example
 from tasks.engines.models import resolve_model
 from tasks.training.data import encode
+from tasks.training.job import Rows, TrainingJob
 
 # Of a model of 135M parameters, whose products are small for a GPU.
 SHARE = 0.2
@@ -38,12 +39,14 @@ def train_once(
     torch.cuda.reset_peak_memory_stats()
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        result = train(
+        job = TrainingJob(
             model=model,
             section=TrainingSection(batch_rows=batch_rows, micro_batch_rows=micro_rows),
-            start=None, target=None, optimizer=None, tau=None, mix=0.0, main=rows, other=[], seed=0,
-            out=Path(folder), on_step=lambda *_: ends.append(time.perf_counter()),
-        )  # fmt: skip
+            rows=Rows(rows),
+            seed=0,
+            out=Path(folder),
+        )
+        result = train(job, lambda *_: ends.append(time.perf_counter()))
     tokens = sum(step.tokens for step in result.steps[2:])
     return {
         "tokens_per_second": tokens / (ends[-1] - ends[1]),

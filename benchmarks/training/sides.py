@@ -22,7 +22,9 @@ from tasks.chat.tokenizers import load_chat_tokenizer
 from tasks.datasets.example import Example
 from tasks.engines.models import resolve_model
 from tasks.lean_imports import lean_transformers
-from tasks.training.data import Encoded, encode, plan_batches
+from tasks.training.batches import plan_batches
+from tasks.training.data import Encoded, encode
+from tasks.training.job import Rows, Start, TrainingJob
 
 SEED = 0
 
@@ -33,7 +35,7 @@ def batches(job: Mapping[str, Any], model: ModelSection) -> tuple[list[Example],
     tokenizer = load_chat_tokenizer(resolve_model(model), model.revision)
     examples = make_chats(job["chats"], tokenizer)
     rows = [encode(example, tokenizer, model.context_length) for example in examples]
-    plan = plan_batches(range(len(rows)), [], job["batch_rows"], 0.0, 1, SEED)
+    plan = plan_batches(range(len(rows)), job["batch_rows"], 1, SEED)
     for numbers in plan:
         mean = sum(len(rows[n].label_ids) for n in numbers) / len(numbers)
         for n in numbers:
@@ -47,16 +49,18 @@ def ours(job: Mapping[str, Any], model: ModelSection, out: Path) -> dict[str, An
         from tasks.training.trainer import train
 
     examples, _ = batches(job, model)
-    ends = []
-    result = train(
+    ends: list[float] = []
+    training = TrainingJob(
         model=model,
         section=TrainingSection(
             batch_rows=job["batch_rows"], micro_batch_rows=job["micro_batch"], learning_rate=job["rate"]
         ),
-        start=Path(job["adapter"]),
-        target=None, optimizer=None, tau=None, mix=0.0, main=examples, other=[], seed=SEED, out=out,
-        on_step=lambda *_: ends.append(time.perf_counter()),
-    )  # fmt: skip
+        rows=Rows(examples),
+        seed=SEED,
+        out=out,
+        start=Start(Path(job["adapter"])),
+    )
+    result = train(training, lambda *_: ends.append(time.perf_counter()))
     return {"losses": [step.loss for step in result.steps], "ends": ends}
 
 

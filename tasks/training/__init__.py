@@ -1,10 +1,17 @@
-"""Completion-only fine-tuning, of LoRA adapters or of all weights, with target parameters that follow as an
-exponential average.
+"""Completion-only fine-tuning, of LoRA adapters or of all weights, with target parameters as an exponential average.
 
-Here: rows to token ids and batches (data), the loss (loss), the KL to the base model (anchor), what a stage leaves
-on disk (adapters), LoRA adapters (lora), the model to start from (model), what of it trains (trainable), target
-parameters (ema), optimizer state (optimizer), one step (step), the loop over steps (trainer) and its checkpoint
-(checkpoint); several processes (launch, worker, processes) and a model spread over them (sharding). Not here: which
-rows are trained on, tables, Prefect.
-`adapters`, `data`, `launch` and `records` import no torch; the others do, so import those inside a stage's body.
+    job, records                  what a training is given, and what it gives back
+    fine_tuning                   the same for a stage, with rows and metrics
+    data, batches                 examples as token ids, and as batches and micro-batches
+    loss, vocabulary_losses       the losses
+    anchor                        the KL to the base model
+    model, lora, trainable        the model to start from, and what of it trains
+    optimizer, ema                optimizer state, target parameters
+    step, trainer, checkpoint     one step, the loop over steps, its checkpoint
+    launch, worker, processes     several processes; sharding spreads a model over them
+    adapters                      what a stage leaves on disk
+    cpu/                          what is computed in its own way on a CPU
+
+Not here: which rows are trained on (`tasks.datasets`), tables, Prefect. `fine_tuning`, `job`, `records`, `data`,
+`batches`, `launch` and `adapters` import no torch; the others do, so import those inside a stage's body.
 """

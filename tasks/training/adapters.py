@@ -1,10 +1,10 @@
-"""What a training stage leaves behind, in either form, and the digest of its content.
+"""What a training stage leaves on disk, in either form, and the digest of its content.
 
     model.train: lora                  model.train: full
     folder/adapter_config.json         folder/config.json, generation_config.json
     folder/adapter_model.safetensors   folder/model.safetensors     all weights, float32
 
-Both are loaded by peft or transformers as they are. Imports no torch.
+peft and transformers load them as they are. Imports no torch.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from tasks.training.records import TrainingError
 Form = Literal["lora", "full"]
 CONFIG: dict[Form, str] = {"lora": "adapter_config.json", "full": "config.json"}
 WEIGHTS: dict[Form, str] = {"lora": "adapter_model.safetensors", "full": "model.safetensors"}
-# Keys of a configuration that say where and by what a file was written, not what the weights compute.
+# Configuration keys that say where and by what a file was written, not what the weights compute.
 NOT_CONTENT = frozenset(
     {
         "base_model_name_or_path", "revision", "peft_version", "inference_mode", "auto_mapping",
@@ -40,7 +40,7 @@ def form_of(path: Path) -> Form:
 
 
 def check_form(path: Path, train: Form) -> None:
-    """Refuse to go on from the other form: it would have to be merged, or be split into base and adapter.
+    """Refuse to start from the other form: it would have to be merged, or split into base and adapter.
 
     Raises:
         TrainingError: the folder holds the other form, or none.
@@ -49,13 +49,13 @@ def check_form(path: Path, train: Form) -> None:
     if form != train:
         what = {"lora": "a LoRA adapter", "full": "a full checkpoint"}[form]
         raise TrainingError(
-            f"model.train is {train}, but what to go on from ({path}) is {what}; set model.train back to {form}, "
+            f"model.train is {train}, but the stage starts from {what} ({path}); set model.train back to {form}, "
             "or start a new run"
         )
 
 
 def adapter_digest(path: Path) -> str:
-    """sha256 (hex) of what an adapter or checkpoint computes: weights and hyperparameters, wherever it lies.
+    """sha256 (hex) of the weights and hyperparameters of an adapter or checkpoint, wherever it lies.
 
     Raises:
         TrainingError: there is none, or its configuration can't be read.

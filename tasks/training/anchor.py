@@ -1,9 +1,9 @@
-"""The KL anchor: training that pays for every step away from the base model (paper, appendix B.6).
+"""The KL anchor: a loss for moving away from the base model (paper, appendix B.6).
 
 At a label token, given all tokens before it, KL(p_theta || p_base) = sum_v p_theta(v) (log p_theta(v) - log p_base(v))
-over the whole vocabulary. The base is the model that `model.name` names: under LoRA the model without its adapter, so
-no second copy of the weights is held; where all weights train, a frozen copy, in float32 like those, so that the
-anchor is exactly 0 before the first step.
+over the whole vocabulary. The base is the model that `model.name` names. Under LoRA that is the model without its
+adapter, so no second copy of the weights is needed. Where all weights train it is a frozen copy, in float32 like those,
+so that the anchor is exactly 0 before the first step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,21 +15,22 @@ from transformers import PreTrainedModel
 
 from schemas.config import ModelSection
 from tasks.training.data import Encoded
-from tasks.training.loss import VocabularyLosses, autocast, in_chunks, label_states, targets
+from tasks.training.loss import autocast, label_states, targets
 from tasks.training.model import load_trainable
 from tasks.training.trainable import Trainable
+from tasks.training.vocabulary_losses import VocabularyLosses, in_chunks
 
 Base = Callable[[], AbstractContextManager[PreTrainedModel]]
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """What holds a model in training to its base.
+    """The KL of a model in training to its base.
 
     Attributes:
         coefficient: of the KL in the loss.
-        rows: ids of the rows over whose label tokens it is averaged, the stage's own.
-        base: gives the base model while entered; nothing trains meanwhile.
+        rows: ids of the stage's own rows, over whose label tokens the KL is averaged.
+        base: gives the base model while entered; nothing may train meanwhile.
     """
 
     coefficient: float
@@ -44,7 +45,7 @@ class Anchor:
 def make_anchor(
     coefficient: float, rows: frozenset[str], trainable: Trainable, section: ModelSection
 ) -> Anchor | None:
-    """The anchor of a model in training; None, and no cost, where the coefficient is 0.
+    """The anchor of a model in training; None, at no cost, where the coefficient is 0.
 
     Args:
         coefficient: of the KL in the loss.
@@ -70,7 +71,7 @@ def make_anchor(
 def anchored_losses(
     model: PreTrainedModel, rows: Sequence[Encoded], base: Base, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss of every label token, as `loss.token_losses`, and KL(p_theta || p_base) there, out of one forward pass.
+    """The loss of every label token, as `loss.token_losses`, and KL(p_theta || p_base) there, in one forward pass.
 
     Args:
         model: in training.
@@ -81,7 +82,7 @@ def anchored_losses(
     Returns:
         two float32 [label tokens of all rows]; no gradient goes to the base.
     """
-    # The base goes first: an adapter must not be switched off while a graph that holds it is being built.
+    # The base first: an adapter must not be switched off while a graph that holds it is being built.
     with torch.no_grad(), base() as frozen:
         base_states = label_states(frozen, rows, dtype)
         base_head = frozen.get_output_embeddings()

@@ -1,8 +1,8 @@
-"""The state of an unfinished training, so that one that was killed goes on where it was.
+"""The state of an unfinished training, from which a killed one resumes.
 
-One file, replaced atomically: parameters, target parameters, the optimizer's moments and step count (which is the
-learning rate's schedule too), torch's random state (the CPU's; training draws nothing from it), the records and scores
-so far. Which rows are still to come needs no place in it: the plan of batches follows from the seed, and the number of
+One file, replaced atomically: parameters, target parameters, the optimizer's moments and step count (which also
+determines the learning rate), torch's random state (the CPU's; training draws nothing from it), and the records and
+scores so far. The rows still to come are not in it: the plan of batches follows from the seed, and the number of
 records says how far it has come.
 """
 
@@ -16,21 +16,20 @@ import torch
 
 from tasks.training.ema import TargetParameters
 from tasks.training.optimizer import Optimizer
-from tasks.training.processes import Processes, placed_as, whole
+from tasks.training.processes import placed_as, whole
 from tasks.training.records import StepRecord, TrainingError
 from tasks.training.trainable import Trainable
 
 
 class Checkpoint:
-    """What a training has done so far, and its file.
+    """The records and scores of a training so far, and the file that holds its state.
 
     Args:
-        path: the file; None keeps nothing.
-        every: optimizer steps between two savings; 0: never.
-        trainable: the model in training.
+        path: the file; None: nothing is saved.
+        every: optimizer steps between two saves; 0: never.
+        trainable: the model in training; the first of its processes writes.
         adamw: its optimizer.
         average: its target parameters, if they follow.
-        processes: among whom it trains; the first writes.
 
     Attributes:
         steps: records of the steps so far.
@@ -44,15 +43,14 @@ class Checkpoint:
         trainable: Trainable,
         adamw: Optimizer,
         average: TargetParameters | None,
-        processes: Processes,
     ) -> None:
         self.path, self.every = path, every
-        self.trainable, self.adamw, self.average, self.processes = trainable, adamw, average, processes
+        self.trainable, self.adamw, self.average = trainable, adamw, average
         self.steps: list[StepRecord] = []
         self.scores: dict[str, tuple[float, ...]] = {}
 
     def restore(self) -> bool:
-        """Go on from the file; False where there is none, and nothing has changed.
+        """Resume from the file; returns False, and changes nothing, where there is none.
 
         Raises:
             TrainingError: it can't be read, or is of another model.
@@ -64,7 +62,7 @@ class Checkpoint:
             self.steps = [StepRecord(**record) for record in saved["steps"]]
             self.scores = saved["scores"]
             _put(self.trainable.parameters, saved["parameters"])
-            self.adamw.go_on(saved["optimizer"], self.path)
+            self.adamw.resume(saved["optimizer"], self.path)
             if self.average is not None:
                 _put(self.average.tensors, saved["target"])
                 self.average.steps = len(self.steps)
@@ -77,11 +75,7 @@ class Checkpoint:
         return True
 
     def save_if_due(self, total: int) -> None:
-        """Write the file after each `every`-th step but the last, after which the stage's own output is written.
-
-        Args:
-            total: steps there will be.
-        """
+        """Write the file after each `every`-th of `total` steps, except the last."""
         done = len(self.steps)
         if self.path is None or not self.every or done % self.every or done == total:
             return
@@ -95,7 +89,7 @@ class Checkpoint:
             else {name: whole(value) for name, value in self.average.tensors.items()},
             "rng": torch.get_rng_state(),
         }
-        if self.processes.first:
+        if self.trainable.processes.first:
             _write(content, self.path)
 
 

@@ -1,10 +1,7 @@
-"""Training rows as token ids, and which rows make up which optimizer step. Imports no torch."""
+"""Training rows as token ids. Imports no torch."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
-from math import ceil, exp, fsum
-from random import Random
+from math import exp, fsum
 from typing import TYPE_CHECKING
 
 from tasks.datasets.example import Example, RowRole
@@ -15,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TooLong(Exception):
-    """A row does not fit into the context. The message is what the row's `error` column will hold."""
+    """A row does not fit into the context; the message becomes the row's `error`."""
 
 
 # Token ids, and their probabilities.
@@ -50,9 +47,9 @@ def encode(example: Example, chat: "ChatTokenizer", context_length: int) -> Enco
         context_length: most tokens a prompt and its label may have together.
 
     Raises:
-        TooLong: it has more, even with all left out that may be (`tasks.prompting.truncation`). A label is never cut:
-            that would be another target.
-        TrainingError: its soft targets are of other tokens.
+        TooLong: it has more, even after truncation (`tasks.prompting.truncation`). A label is never cut: it would be
+            another target.
+        TrainingError: the soft targets do not match the tokens of the label.
         tasks.chat.messages.RequestError: the chat template refuses the messages.
     """
     prompt = chat.prompt_ids(example.messages, tools=example.tools)
@@ -87,11 +84,7 @@ def encode(example: Example, chat: "ChatTokenizer", context_length: int) -> Enco
 
 
 def soft_distributions(example: Example, tokens: int) -> list[Distribution]:
-    """The backup's distributions over its top-k, renormalised: they sum to 1 whatever mass lies outside.
-
-    Args:
-        example: with soft targets.
-        tokens: of its scored segment.
+    """The backup's top-k distributions at the `tokens` tokens of the scored segment, renormalised to sum to 1.
 
     Raises:
         TrainingError: they are of another number of tokens.
@@ -109,58 +102,3 @@ def soft_distributions(example: Example, tokens: int) -> list[Distribution]:
         total = fsum(masses)
         distributions.append((tuple(ids), tuple(mass / total for mass in masses)))
     return distributions
-
-
-def plan_batches(
-    main: Sequence[int],
-    other: Sequence[int],
-    batch_rows: int,
-    mix: float,
-    epochs: int,
-    seed: int,
-    chat: Sequence[int] = (),
-    chat_share: float = 0.0,
-) -> list[list[int]]:
-    """Assign rows to optimizer steps.
-
-    A batch has `round(batch_rows * mix)` rows of the other role and `round(batch_rows * chat_share)` of general chat
-    (of each as many as there are, at most), and up to `batch_rows` less those of the stage's own. Own rows are spread
-    evenly: batch sizes differ by one at most, so that no step is taken on a small remainder, whose mean loss would be
-    mostly noise.
-
-    Args:
-        main: numbers of the stage's own rows; each is in exactly one batch per epoch.
-        other: numbers of the other role's rows; taken in turn from one random order, over and over, so that
-            their uses differ by one at most and none is twice in a batch.
-        batch_rows: rows in a batch, all together.
-        mix: share of the other role.
-        epochs: passes over `main`.
-        seed: determines the plan.
-        chat: numbers of the rows of general chat, taken as those of the other role.
-        chat_share: their share.
-
-    Returns:
-        one list of row numbers per optimizer step.
-
-    Raises:
-        ValueError: the shares leave no place for the stage's own rows.
-    """
-    others_each = min(round(batch_rows * mix), len(other))
-    chats_each = min(round(batch_rows * chat_share), len(chat))
-    own_most = batch_rows - others_each - chats_each
-    if own_most < 1:
-        raise ValueError(
-            f"mix {mix:g} and chat_share {chat_share:g} of batch_rows {batch_rows} leave no own row in a batch; "
-            "lower mix or chat_share"
-        )
-    random = Random(seed)
-    supply = cycle(random.sample(other, len(other)))
-    chats = cycle(Random(f"chat {seed}").sample(chat, len(chat)))  # leaves the order of the others as it is
-    steps = ceil(len(main) / own_most)
-    plan = []
-    for _ in range(epochs):
-        order = random.sample(main, len(main))
-        for step in range(steps):
-            own = order[step * len(order) // steps : (step + 1) * len(order) // steps]
-            plan.append([*own, *islice(supply, others_each), *islice(chats, chats_each)])
-    return plan

@@ -8,12 +8,12 @@ import torch
 class TargetParameters:
     """theta_bar <- (1 - tau) theta_bar + tau theta after every optimizer step, in float32 (arXiv 2512.04601).
 
-    The average is over the trainable parameters, the LoRA matrices A and B each by itself. Float32 because a
-    step's change is far below half a unit in the last place of a bfloat16 weight and would be rounded away.
+    The average is over the trainable parameters, the LoRA matrices A and B each by itself. In bfloat16 a step's change
+    would be rounded away: it is far below half a unit in the last place of a weight.
 
     Args:
         tensors: theta_bar to start from, by name as in an adapter file; copied.
-        tau: share taken over a step.
+        tau: share taken over per step.
     """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], tau: float) -> None:
@@ -32,5 +32,5 @@ class TargetParameters:
 
     @property
     def moved(self) -> float:
-        """How far the target has come: 1 - (1 - tau)^steps."""
+        """Share of the target that these steps replaced: 1 - (1 - tau)^steps."""
         return 1.0 - (1.0 - self.tau) ** self.steps

@@ -1,10 +1,10 @@
-"""What all training stages share: run the trainer, turn its records into rows."""
+"""What all training stages share: run the trainer, and turn its records into rows."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from schemas.config import FineTuningSection
 from schemas.rows import CorrectedTarget, Refinement, TrainingRow, TrainingStep
@@ -13,6 +13,7 @@ from tasks.datasets.example import Example
 from tasks.lean_imports import lean_transformers
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import StageFailed
+from tasks.training.job import Rows, Start, TrainingJob
 from tasks.training.launch import train_in_processes
 from tasks.training.records import StepRecord, TrainingError, TrainingResult
 
@@ -43,18 +44,17 @@ async def fine_tune(
     other: Source | None = None,
     moves_target: bool,
 ) -> Trained:
-    """Train from `inputs.adapters["start"]`; leaves adapter, target and optimizer state in the workdir.
+    """Train from `inputs.adapters["start"]`; leaves adapter, target and optimizer state in the workspace.
 
     Args:
-        ctx: the stage's context; its inputs hold adapters "start" and "target", and the file "optimizer" if
-            carried.
-        section: which training section of the configuration; also the kind of adapter that comes out.
+        ctx: the stage's context; its inputs hold adapters "start" and "target", and the file "optimizer" if carried.
+        section: training section of the configuration, which also names the adapter's kind.
         main: the stage's own rows.
         other: rows of the other role, mixed in by the section's share.
         moves_target: whether the target parameters follow these steps.
 
     Raises:
-        StageFailed: nothing valid to train on, or the training broke down; no adapter is written.
+        StageFailed: no valid row, or the training failed; no adapter is written.
     """
     workspace = ctx.workspace
     if workspace is None:
@@ -76,32 +76,31 @@ async def fine_tune(
         ctx.progress.advance()
         ctx.log.info("step %d/%d loss %.4f", record.step + 1, total, record.loss)
 
-    arguments: dict[str, Any] = {
-        "model": ctx.config.model,
-        "section": training,
-        "start": start.path if start else None,
-        "target": target.path if target else None,
-        "optimizer": carried.path / "optimizer.pt" if carried else None,
-        "tau": ctx.config.target.tau if moves_target else None,
-        "mix": mix,
-        "main": main.examples,
-        "other": other.examples if mix else [],
-        "seed": ctx.roles.seed(),
-        "out": workspace.folder,
-        "lr_scale": training.lr_scale(ctx.iteration),
-        "chat": chat.examples,
-        "anchor": ctx.config.anchor,
-        "trainer": ctx.config.trainer,
-        "checkpoint": workspace.checkpoint,
-    }
+    job = TrainingJob(
+        model=ctx.config.model,
+        section=training,
+        rows=Rows(main.examples, other.examples if mix else [], mix, chat.examples),
+        seed=ctx.roles.seed(),
+        out=workspace.folder,
+        start=Start(
+            parameters=start.path if start else None,
+            target=target.path if target else None,
+            optimizer=carried.path / "optimizer.pt" if carried else None,
+        ),
+        tau=ctx.config.target.tau if moves_target else None,
+        lr_scale=training.lr_scale(ctx.iteration),
+        anchor=ctx.config.anchor,
+        trainer=ctx.config.trainer,
+        checkpoint=workspace.checkpoint,
+    )
 
     def run() -> TrainingResult:
-        if ctx.config.trainer.processes > 1:
-            return train_in_processes(arguments, ctx.config.trainer.processes, on_step)
+        if job.trainer.processes > 1:
+            return train_in_processes(job, on_step)
         with lean_transformers():
             from tasks.training.trainer import train
 
-        return train(**arguments, on_step=on_step)
+        return train(job, on_step)
 
     try:
         result = await asyncio.to_thread(run)
@@ -153,12 +152,12 @@ async def fine_tune(
 def nothing_to_train(
     what: str, rows: Sequence[CorrectedTarget] | Sequence[Refinement], remedy: str = ""
 ) -> StageFailed:
-    """Why no row can be trained on: how many there are of each status, and the first one's error.
+    """The error of a stage without a valid row: the number of rows by status, and the first row's error.
 
     Args:
-        what: the rows are.
+        what: what the rows are.
         rows: all that the stage was given.
-        remedy: said at the end.
+        remedy: ends the message.
     """
     counts = Counter(row.status for row in rows)
     first = next((row.error for row in rows if row.error), "no reason given")
@@ -168,6 +167,6 @@ def nothing_to_train(
 
 
 def training_steps(section: FineTuningSection, rows: int, mix: float) -> int:
-    """Optimizer steps over `rows` own rows, whose batches share their places with a share `mix` of other rows."""
+    """Optimizer steps over `rows` own rows, with a share `mix` of each batch left to other rows."""
     own = max(1, section.batch_rows - round(section.batch_rows * mix))
     return -(-rows // own) * section.epochs

@@ -2,10 +2,10 @@
 
 A temporary folder is all that this process and those share:
 
-    job.pkl        the arguments of `trainer.train`, written here
-    steps.jsonl    a line a step, appended by process 0
+    job.pkl        the `TrainingJob`, written here
+    steps.jsonl    one line per step, appended by process 0
     result.pkl     what `train` returned, written by process 0
-    error-<n>.txt  why process n refused
+    error-<n>.txt  why process n gave up
     log.txt        what torchrun and the processes printed
 
 Imports no torch.
@@ -18,13 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from tasks.engines.reaper import watch
+from tasks.training.job import OnStep, TrainingJob
 from tasks.training.records import StepRecord, TrainingError, TrainingResult
 
 JOB, STEPS, RESULT, LOG = "job.pkl", "steps.jsonl", "result.pkl", "log.txt"
@@ -33,22 +32,20 @@ LOG_LINES = 20  # of the log, in an error
 ROOT = Path(__file__).parents[2]
 
 
-def train_in_processes(
-    arguments: Mapping[str, Any], processes: int, on_step: Callable[[StepRecord, int], None]
-) -> TrainingResult:
-    """`trainer.train` in several processes. They end with this one, whatever ends it.
+def train_in_processes(job: TrainingJob, on_step: OnStep) -> TrainingResult:
+    """`trainer.train` in `job.trainer.processes` processes. They end with this one, however it ends.
 
     Args:
-        arguments: of `train`, but for `processes` and `on_step`.
-        processes: how many.
-        on_step: as of `train`; called in this process.
+        job: what to train, on what.
+        on_step: called in this process after each step.
 
     Raises:
         TrainingError: as `train`; or a process died, with the end of the log.
     """
+    processes = job.trainer.processes
     with tempfile.TemporaryDirectory(prefix="nlac-train-") as name:
         folder = Path(name)
-        (folder / JOB).write_bytes(pickle.dumps(dict(arguments)))
+        (folder / JOB).write_bytes(pickle.dumps(job))
         command = [
             sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}",
             "-m", "tasks.training.worker", str(folder),
@@ -83,7 +80,7 @@ def train_in_processes(
 
 
 def _environment(processes: int) -> dict[str, str]:
-    """Ours, with the program found wherever we run, and the processor's cores divided."""
+    """This process's own, with the program on the path and the cores divided among the processes."""
     threads = str(max(1, (os.cpu_count() or 1) // processes))
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
@@ -93,8 +90,8 @@ def _environment(processes: int) -> dict[str, str]:
     }
 
 
-def _tell(path: Path, told: int, on_step: Callable[[StepRecord, int], None]) -> int:
-    """Pass on the steps behind the first `told`; returns how many are told now."""
+def _tell(path: Path, told: int, on_step: OnStep) -> int:
+    """Report the steps after the first `told`; returns how many are reported now."""
     if not path.is_file():
         return told
     lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is being written

@@ -1,4 +1,4 @@
-"""LoRA adapters: a first one from a seed, from and to ordinary peft folders.
+"""LoRA adapters: made from a seed, read from and written to ordinary peft folders.
 
 folder/adapter_config.json         peft's own, with names in a fixed order
 folder/adapter_model.safetensors   float32 A and B matrices under peft's own names
@@ -22,12 +22,12 @@ CONFIG, WEIGHTS = adapters.CONFIG["lora"], adapters.WEIGHTS["lora"]
 
 
 def fresh_adapter(base: PreTrainedModel, section: ModelSection, seed: int) -> PeftModel:
-    """Put a new, trainable adapter on a model. B is zero, so the model computes what it did before.
+    """Put a new, trainable adapter on a model. B is zero, so the model's output does not change.
 
     Args:
         base: the model; changed in place.
         section: rank, scale and target modules.
-        seed: determines A; the process's own random state is left alone.
+        seed: determines A; the process's random state is not touched.
     """
     lora = section.lora
     config = LoraConfig(
@@ -49,7 +49,7 @@ def load_adapter(base: PreTrainedModel, path: Path, section: ModelSection | None
     Args:
         base: the model; changed in place.
         path: a peft folder.
-        section: where given, its rank and scale must be the adapter's.
+        section: if given, its rank and scale must be the adapter's.
 
     Raises:
         TrainingError: there is no adapter, or it is not of this base model or these hyperparameters.
@@ -58,23 +58,22 @@ def load_adapter(base: PreTrainedModel, path: Path, section: ModelSection | None
     if section is not None:
         _same_shape(path, section)
     try:
-        model = PeftModel.from_pretrained(base, str(path), is_trainable=True)
+        return PeftModel.from_pretrained(base, str(path), is_trainable=True)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise TrainingError(
             f"{path}: this adapter can't be read, or does not fit model.name "
             f"{section.name if section else base.name_or_path}: {error}"
         ) from error
-    return model
 
 
 def _same_shape(path: Path, section: ModelSection) -> None:
-    """Refuse an adapter whose rank or scale the configuration contradicts: it would silently win over it."""
+    """Refuse an adapter whose rank or scale differs from the configuration, which it would silently override."""
     saved = json.loads((path / CONFIG).read_text())
     for field, key in (("r", "r"), ("alpha", "lora_alpha")):
         wanted = getattr(section.lora, field)
         if saved[key] != wanted:
             raise TrainingError(
-                f"model.lora.{field} is {wanted}, but the adapter to go on from ({path}) has {saved[key]}; "
+                f"model.lora.{field} is {wanted}, but the adapter to start from ({path}) has {saved[key]}; "
                 "set it back, or start a new run"
             )
 
@@ -87,14 +86,14 @@ def adapter_tensors(model: PeftModel) -> dict[str, torch.Tensor]:
 def save_adapter(model: PeftModel, tensors: Mapping[str, torch.Tensor], path: Path, base_name: str) -> None:
     """Write a peft folder. Equal tensors give equal bytes.
 
-    peft's own `save_pretrained` is not used: it writes names in set order, which changes from process to
-    process, and a model card that holds the base model's path.
+    peft's own `save_pretrained` is not used: it writes names in set order, which differs between processes, and a model
+    card that holds the base model's path.
 
     Args:
         model: gives the configuration.
-        tensors: as of `adapter_tensors`; the target parameters have the same names.
+        tensors: as `adapter_tensors` names them; target parameters have the same names.
         path: the folder, made if missing.
-        base_name: what the adapter says its base model is.
+        base_name: the base model that the adapter names.
     """
     path.mkdir(parents=True, exist_ok=True)
     config = model.peft_config["default"].to_dict()

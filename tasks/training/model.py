@@ -10,29 +10,28 @@ from transformers.utils import logging as transformers_logging
 from schemas.config import ModelSection
 from tasks.engines.models import resolve_model
 from tasks.training.adapters import NOT_CONTENT, check_form
-from tasks.training.cpu.fused import fuse_norms
+from tasks.training.cpu.fused_norms import fuse_norms
 from tasks.training.cpu.packing import use_packing
 from tasks.training.records import TrainingError
 
 
 def load_base(section: ModelSection) -> PreTrainedModel:
-    """The frozen model under an adapter, on its device, without dropout.
+    """The frozen base model of an adapter, on its device, without dropout.
 
     Raises:
         tasks.engines.models.ModelError: the model can't be had.
-        TrainingError: its logits are more than a linear map of its hidden states (capped or scaled, say),
-            which the loss does not know.
+        TrainingError: its logits are not a linear map of its hidden states (but capped or scaled, say), which the loss
+            does not support.
     """
     return _load(section, resolve_model(section), getattr(torch, section.dtype)).requires_grad_(False)
 
 
 def load_trainable(section: ModelSection, start: Path | None) -> PreTrainedModel:
-    """The model with all weights trainable. They are float32 whatever `model.dtype` is: a step's change is far
-    below half a unit in the last place of a bfloat16 weight.
+    """The model with all weights trainable, in float32 whatever `model.dtype` is (see `ema`).
 
     Args:
         section: the model.
-        start: a checkpoint of it to go on from; None: the model as it is.
+        start: a checkpoint of it to start from; None: the model as it is.
 
     Raises:
         tasks.engines.models.ModelError: the model can't be had.
@@ -78,7 +77,7 @@ def _load(section: ModelSection, path: Path | str, dtype: torch.dtype) -> PreTra
 
 @torch.no_grad()
 def _check_head(model: PreTrainedModel, section: ModelSection) -> None:
-    """Ask the model itself, rather than list the configuration keys of every architecture."""
+    """Compare with the model's own logits, rather than list the configuration keys of every architecture."""
     probe = torch.tensor([[0, 1]], device=model.device)
     logits = model(input_ids=probe, use_cache=False).logits
     hidden = model.get_decoder()(input_ids=probe, use_cache=False).last_hidden_state

@@ -18,17 +18,17 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class Optimizer:
     """AdamW with a linear warm-up and a constant rate after it.
 
-    The warm-up counts all steps that the state has seen, so carried state is not warmed up again and training
-    in two stages equals training in one. Decay is from stage to stage: each is given its share of the rate.
+    The warm-up counts all steps that the state has seen, so carried state is not warmed up again, and training in two
+    stages equals training in one. The rate decays from stage to stage: each gets its `lr_scale`.
 
     Args:
         parameters: what trains, by name.
         section: rate, warm-up, weight decay, clipping.
-        state: file of an earlier `save`; None starts afresh.
+        state: file of an earlier state; None: a fresh one.
         lr_scale: share of the section's rate in this stage.
 
     Raises:
-        TrainingError: the state does not belong to these parameters, or can't be read.
+        TrainingError: the state is of other parameters, or can't be read.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Optimizer:
         self.section = section
         self.rate = section.learning_rate * lr_scale
         self.steps = 0
-        # The kernels take no mixture of sharded tensors and whole ones.
+        # The kernels take either sharded or whole tensors, not both.
         kinds = [
             [p for p in self.parameters.values() if isinstance(p, DTensor) == sharded]
             for sharded in (False, True)
@@ -64,7 +64,7 @@ class Optimizer:
         return self.rate * min(1.0, (self.steps + 1) / warm if warm else 1.0)
 
     def clip(self) -> float:
-        """Cap the global gradient norm; returns it as it was before."""
+        """Cap the global gradient norm; returns the norm before."""
         most = self.section.clip_norm
         if len(self.kinds) == 1:
             norm = clip_grad_norm_(self.kinds[0], most)
@@ -76,7 +76,7 @@ class Optimizer:
         return float(together)
 
     def step(self) -> None:
-        """One update, after which gradients are gone."""
+        """One update; then the gradients are freed."""
         for group in self.adamw.param_groups:
             group["lr"] = self.learning_rate
         self.adamw.step()
@@ -85,7 +85,7 @@ class Optimizer:
 
     def state(self) -> dict[str, Any]:
         """The moments by parameter name and the step count; loads with `weights_only=True`. Where parameters are
-        sharded, every process must ask."""
+        sharded, every process must call it."""
         moments = {
             name: {moment: whole(self.adamw.state[parameter][moment]) for moment in MOMENTS}
             for name, parameter in self.parameters.items()
@@ -100,14 +100,10 @@ class Optimizer:
             raise TrainingError(
                 f"{path}: the optimizer state can't be read ({error}); set `optimizer: reset` in that training section"
             ) from error
-        self.go_on(saved, path)
+        self.resume(saved, path)
 
-    def go_on(self, saved: Mapping[str, Any], path: Path) -> None:
-        """Take over an earlier `state`.
-
-        Args:
-            saved: the state.
-            path: where it comes from, for errors.
+    def resume(self, saved: Mapping[str, Any], path: Path) -> None:
+        """Take over an earlier `state`, read from `path`.
 
         Raises:
             TrainingError: it is of other parameters.

@@ -1,8 +1,7 @@
-"""The processes that train one model together: who has which rows, and sums over all of them.
+"""The processes that train one model together: each one's share of the work, and sums over all of them.
 
-Each process computes the gradients of its share of a step's micro-batches; they are summed, never averaged, because a
-row's coefficient is taken over the whole batch already. So the number of processes changes the order of summation
-and nothing else.
+Each process computes the gradients of its share of a step's micro-batches. They are summed, not averaged, because a
+row's coefficient already counts the whole batch. So the number of processes changes only the order of summation.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,8 +35,8 @@ class Processes:
     def share(self, items: Sequence[T]) -> list[tuple[T, bool]]:
         """This process's items, each with whether it counts.
 
-        All processes get equally many, because a sharded model needs them all in every pass; where items run short a
-        process repeats one that does not count.
+        All processes get equally many, because a sharded model needs them all in every pass. Where items run short, a
+        process repeats one, which does not count.
         """
         passes = -(-len(items) // self.size)
         numbers = [number * self.size + self.rank for number in range(passes)]
@@ -50,7 +49,7 @@ class Processes:
         return tensor
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Add up the gradients of parameters that each process holds whole (sharded ones add theirs up themselves)."""
+        """Sum the gradients of parameters that each process holds whole; sharded ones are summed by FSDP."""
         if self.size == 1:
             return
         held = [p for p in parameters if not isinstance(p, DTensor)]
@@ -66,7 +65,7 @@ class Processes:
             gradient.copy_(part.view_as(gradient))
 
     def gather(self, found: dict[str, Any]) -> dict[str, Any]:
-        """What all processes found, under keys of which no two have the same."""
+        """The union of what all processes found; no two have a key in common."""
         if self.size == 1:
             return found
         parts: list[dict[str, Any]] = [{} for _ in range(self.size)]
@@ -78,13 +77,13 @@ ALONE = Processes()
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with all its shards, in host memory; every process must ask."""
+    """A tensor with all its shards, in host memory; every process must call this."""
     detached = tensor.detach()
     return (detached.full_tensor() if isinstance(detached, DTensor) else detached).cpu()
 
 
 def placed_as(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
-    """A whole tensor on the device, and with the sharding, of another one."""
+    """A whole tensor, moved to the device of `model` and sharded like it."""
     moved = tensor.to(model.device)
     if isinstance(model, DTensor):
         return distribute_tensor(moved, model.device_mesh, model.placements, src_data_rank=None)

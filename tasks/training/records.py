@@ -1,10 +1,10 @@
-"""What training gives back, and how it refuses: plain values that need no torch to import."""
+"""What training gives back, and its errors: plain values that need no torch."""
 
 from dataclasses import dataclass
 
 
 class TrainingError(Exception):
-    """Training can't start or go on; nothing was written. The message names the field that puts it right."""
+    """Training can't start or go on; nothing was written. The message names the field to change."""
 
 
 class NothingToTrain(TrainingError):
@@ -33,9 +33,8 @@ class TrainingResult:
     """What one training stage did. Dictionaries are keyed by `Example.row_id`."""
 
     steps: list[StepRecord]
-    scores: dict[
-        str, tuple[float, ...]
-    ]  # log p_theta of the scored segment's tokens, before the first update
+    # log p_theta of the scored segment's tokens, before the first update
+    scores: dict[str, tuple[float, ...]]
     uses: dict[str, int]  # optimizer steps whose batch held the row
     prompt_tokens: dict[str, int]
     label_tokens: dict[str, int]

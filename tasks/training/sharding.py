@@ -1,7 +1,7 @@
 """Spread a model's layers over the processes that train it, by torch's fully_shard (FSDP2).
 
-Embeddings, head and the last norm stay whole in each process: they are often tied to each other, and the loss uses
-the head apart from the decoder.
+Embeddings, head and the last norm stay whole in each process: embeddings and head are often tied, and the loss uses the
+head apart from the decoder.
 """
 
 from torch.distributed.device_mesh import init_device_mesh
@@ -13,13 +13,11 @@ from tasks.training.records import TrainingError
 
 
 def shard_layers(model: PreTrainedModel, processes: Processes) -> None:
-    """Shard every decoder layer, in place; their parameters become DTensors.
-
-    Gradients are summed over the processes, not averaged.
+    """Shard every decoder layer, in place, so that gradients are summed over the processes, not averaged.
 
     Args:
         model: loaded whole, with its adapter, in each process.
-        processes: among whom.
+        processes: that share it.
 
     Raises:
         TrainingError: the model does not say which of its modules are layers.
@@ -27,9 +25,7 @@ def shard_layers(model: PreTrainedModel, processes: Processes) -> None:
     names = set(model._no_split_modules or ())
     layers = [module for module in model.modules() if type(module).__name__ in names]
     if not layers:
-        raise TrainingError(
-            f"trainer.shard: {type(model).__name__} does not say what its layers are; set it to none"
-        )
+        raise TrainingError(f"trainer.shard: {type(model).__name__} does not name its layers; set it to none")
     mesh = init_device_mesh(model.device.type, (processes.size,))
     decoder = model.get_decoder()
     for layer in layers:

@@ -1,4 +1,4 @@
-"""What trains, LoRA matrices or all weights, behind one face: the loop over it is the same."""
+"""What trains, LoRA matrices or all weights, behind one interface for the training loop."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -13,7 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from schemas.config import ModelSection, TrainerSection
 from tasks.training.adapters import WEIGHTS, check_form
-from tasks.training.cpu.fused import fuse_adapter
+from tasks.training.cpu.fused_layers import fuse_adapter
 from tasks.training.cpu.packing import packs
 from tasks.training.cpu.parallel_micro_batches import ParallelMicroBatches, parallel_micro_batches_for
 from tasks.training.lora import adapter_tensors, fresh_adapter, load_adapter, save_adapter
@@ -22,7 +22,7 @@ from tasks.training.processes import ALONE, Processes, placed_as
 from tasks.training.records import TrainingError
 from tasks.training.sharding import shard_layers
 
-# Larger than any checkpoint that is trained whole: one file, whose name is known.
+# Larger than any checkpoint trained whole, so that it is one file of a known name.
 ONE_FILE = "1000GB"
 
 
@@ -31,16 +31,17 @@ class Trainable:
     """A model in training.
 
     Attributes:
-        model: computes.
-        parameters: what trains, under the names that optimizer state has.
-        tensors: the same memory under the names that files have; tied weights once.
+        model: runs the forward pass.
+        parameters: what trains, under the names of the optimizer state.
+        tensors: the same memory under the names in files; tied weights once.
         dtype: of matrix products.
-        write: writes a folder from tensors of these names, the live ones or the target's.
-        without_adapter: while entered, `model` computes what it does without its adapter, and nothing trains; None
-            where there is no adapter.
-        sharded: each process holds a part of the layers only, and all take part in each pass.
-        lanes: where micro-batches are computed side by side. Each lane has its own gradients of all parameters, so
-            there is one where all weights train.
+        write: writes a folder from tensors under those names, live or target.
+        without_adapter: while entered, `model` runs without its adapter, and nothing may train; None where there is no
+            adapter.
+        sharded: each process holds only a part of each layer, and all take part in each pass.
+        parallel: computes micro-batches in parallel. Each has its own gradients of all parameters, so where all weights
+            train they run one after another.
+        processes: those that train it together.
     """
 
     model: PreTrainedModel
@@ -50,7 +51,8 @@ class Trainable:
     write: Callable[[Mapping[str, torch.Tensor], Path], None]
     without_adapter: Callable[[], AbstractContextManager[None]] | None = None
     sharded: bool = False
-    lanes: ParallelMicroBatches = field(default_factory=ParallelMicroBatches)
+    parallel: ParallelMicroBatches = field(default_factory=ParallelMicroBatches)
+    processes: Processes = ALONE
 
 
 def make_trainable(
@@ -65,11 +67,11 @@ def make_trainable(
 
     Args:
         section: the model, and what of it trains.
-        start: folder to go on from; None: a fresh adapter, or the model's own weights.
+        start: folder to start from; None: a fresh adapter, or the model's own weights.
         seed: of a fresh adapter.
-        trainer: how it is computed.
-        processes: among whom a model is sharded.
-        passes: micro-batches of a step in this process, which may be computed side by side.
+        trainer: sharding and gradient checkpointing.
+        processes: those that train it together.
+        passes: micro-batches of a step in this process, which may be computed in parallel.
 
     Raises:
         TrainingError: `start` does not fit.
@@ -82,10 +84,10 @@ def make_trainable(
         if trainer.gradient_checkpointing:
             checkpoint_layers(model)
         if sharded:
-            if not packs(model):  # rows one by one are not the same number of passes in each process
+            if not packs(model):  # rows one by one would be another number of passes in each process
                 raise TrainingError(
-                    f"trainer.shard: {section.name} looks back by more than plain attention, which can't be sharded; "
-                    "set trainer.shard to none"
+                    f"trainer.shard: {section.name} can't read packed rows, so it can't be sharded; set "
+                    "trainer.shard to none"
                 )
             shard_layers(model, processes)
 
@@ -100,6 +102,7 @@ def make_trainable(
             dtype,
             lambda tensors, path: _write_checkpoint(model, tensors, path),
             sharded=sharded,
+            processes=processes,
         )
     if start is not None:
         check_form(start, "lora")
@@ -117,15 +120,16 @@ def make_trainable(
         lambda tensors, path: save_adapter(adapted, tensors, path, section.name),
         adapted.disable_adapter,
         sharded=sharded,
-        lanes=ParallelMicroBatches() if sharded else parallel_micro_batches_for(base, passes),
+        processes=processes,
+        parallel=ParallelMicroBatches() if sharded else parallel_micro_batches_for(base, passes),
     )
 
 
 def checkpoint_layers(model: PreTrainedModel) -> None:
-    """Have each decoder layer keep its input alone and compute again on the way back.
+    """Have each decoder layer store only its input and recompute the rest in the backward pass.
 
-    Only the layers themselves are put into training mode, which is what asks for it: what is inside them stays in
-    evaluation mode, without dropout.
+    Training mode turns that on. Only the layers themselves get it: what is inside them stays in evaluation mode,
+    without dropout.
     """
     model.gradient_checkpointing_enable({"use_reentrant": False})
     for module in model.modules():
@@ -136,7 +140,7 @@ def checkpoint_layers(model: PreTrainedModel) -> None:
 def target_tensors(
     trainable: Trainable, section: ModelSection, target: Path | None
 ) -> Mapping[str, torch.Tensor]:
-    """Where the target parameters start, checked against the parameters that they follow.
+    """The target parameters to start from, checked against the parameters that they follow.
 
     Raises:
         TrainingError: the target can't be read, or is of other parameters.
@@ -163,5 +167,5 @@ def target_tensors(
 
 def _write_checkpoint(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # Names as they are in memory, not as an older format may have had them: the target is read by them again.
+    # Names as in memory, not those of an older format: the target is read again by them.
     model.save_pretrained(path, state_dict=content, max_shard_size=ONE_FILE, save_original_format=False)

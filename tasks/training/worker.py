@@ -1,4 +1,4 @@
-"""One of the processes that train together; torchrun runs it as `python -m tasks.training.worker FOLDER`."""
+"""One of the processes that train together; torchrun starts it as `python -m tasks.training.worker FOLDER`."""
 
 import ctypes
 import json
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from tasks.lean_imports import lean_transformers
+from tasks.training.job import TrainingJob
 from tasks.training.launch import JOB, RESULT, STEPS
 from tasks.training.processes import Processes
 from tasks.training.records import StepRecord, TrainingError
@@ -22,13 +23,13 @@ with lean_transformers():
     from tasks.training.trainer import train
 
 
-@record  # so that torchrun's last words hold the traceback
+@record  # puts the traceback into torchrun's log
 def main(folder: Path) -> int:
-    """Train with the others; 0 when done, 1 when it was refused."""
+    """Train with the others; returns 0 when done, 1 when the training was refused."""
     if sys.platform == "linux":  # torchrun, killed, can't end us (prctl(2), PR_SET_PDEATHSIG)
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-    arguments = pickle.loads((folder / JOB).read_bytes())
-    cuda = arguments["model"].device != "cpu" and torch.cuda.is_available()
+    job: TrainingJob = pickle.loads((folder / JOB).read_bytes())
+    cuda = job.model.device != "cpu" and torch.cuda.is_available()
     size = int(os.environ["WORLD_SIZE"])
     if cuda and torch.cuda.device_count() < size:
         found = torch.cuda.device_count()
@@ -46,7 +47,7 @@ def main(folder: Path) -> int:
                 file.write(json.dumps({"record": asdict(done), "total": total}) + "\n")
 
     try:
-        result = train(**arguments, processes=processes, on_step=on_step)
+        result = train(job, on_step, processes)
     except TrainingError as refused:
         (folder / f"error-{processes.rank}.txt").write_text(str(refused))
         return 1

@@ -11,6 +11,7 @@ from schemas.config import ModelSection, TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
 from tasks.datasets.example import Example
 from tasks.training.data import Encoded, encode
+from tasks.training.job import OnStep, Rows, Start, TrainingJob
 from tasks.training.records import TrainingResult
 from tasks.training.trainable import Trainable
 from tasks.training.trainer import train
@@ -54,20 +55,43 @@ def by_hand(model: PreTrainedModel, row: Encoded) -> torch.Tensor:
 CRITICS, POLICIES = [critic(i, 0.2 + i / 10) for i in range(6)], [policy(i) for i in range(3)]
 
 
-def train_tiny(model: ModelSection, out: Path, section: TrainingSection, **changes: Any) -> TrainingResult:
-    """Train on CRITICS, with POLICIES mixed in; `changes` replace arguments of `train`."""
-    arguments: dict[str, Any] = {
-        "start": None,
-        "target": None,
-        "optimizer": None,
-        "tau": 0.5,
-        "mix": 0.25,
-        "main": CRITICS,
-        "other": POLICIES,
-        "seed": 7,
-        "on_step": lambda record, total: None,
-    }
-    return train(model=model, section=section, out=out, **(arguments | changes))
+def tiny_job(
+    model: ModelSection,
+    out: Path,
+    section: TrainingSection,
+    *,
+    main: Sequence[Example] = CRITICS,
+    other: Sequence[Example] = POLICIES,
+    mix: float = 0.25,
+    chat: Sequence[Example] = (),
+    start: Path | None = None,
+    target: Path | None = None,
+    optimizer: Path | None = None,
+    tau: float | None = 0.5,
+    **more: Any,
+) -> TrainingJob:
+    """CRITICS with POLICIES mixed in."""
+    return TrainingJob(
+        model=model,
+        section=section,
+        rows=Rows(main, other, mix, chat),
+        seed=7,
+        out=out,
+        start=Start(start, target, optimizer),
+        tau=tau,
+        **more,
+    )
+
+
+def train_tiny(
+    model: ModelSection,
+    out: Path,
+    section: TrainingSection,
+    on_step: OnStep = lambda record, total: None,
+    **changes: Any,
+) -> TrainingResult:
+    """Train on CRITICS, with POLICIES mixed in; `changes` are arguments of `tiny_job`."""
+    return train(tiny_job(model, out, section, **changes), on_step)
 
 
 def encoded(chat: ChatTokenizer, examples: Sequence[Example]) -> list[Encoded]:

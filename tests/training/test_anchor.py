@@ -19,16 +19,16 @@ from torch import nn
 from schemas.config import AnchorSection, ModelSection, TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
 from tasks.datasets.example import Example
-from tasks.training import loss as loss_module
+from tasks.training import vocabulary_losses
 from tasks.training.anchor import anchored_losses, make_anchor
-from tasks.training.data import Encoded, encode, plan_batches
+from tasks.training.batches import MixedIn, plan_batches
+from tasks.training.data import Encoded, encode
 from tasks.training.loss import label_logprobs, row_coefficients, token_losses
 from tasks.training.optimizer import Optimizer
 from tasks.training.records import TrainingResult
 from tasks.training.step import take_step
 from tasks.training.trainable import Trainable, make_trainable
-from tasks.training.trainer import train
-from tests.support.tiny_rows import critic, policy
+from tests.support.tiny_rows import critic, policy, train_tiny
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=2, learning_rate=0.01)
 CRITICS, POLICIES = [critic(i, 0.2 + i / 10) for i in range(6)], [policy(i) for i in range(3)]
@@ -80,12 +80,8 @@ def encoded(chat: ChatTokenizer, *examples: Example) -> list[Encoded]:
     return [encode(example, chat, 256) for example in examples]
 
 
-def run(model: ModelSection, out: Path, **changes: Any) -> TrainingResult:
-    arguments: dict[str, Any] = {
-        "section": SECTION, "start": None, "target": None, "optimizer": None, "tau": 0.5, "mix": 0.25,
-        "main": CRITICS, "other": POLICIES, "seed": 7, "on_step": lambda record, total: None,
-    }  # fmt: skip
-    return train(model=model, out=out, **(arguments | changes))
+def run(model: ModelSection, out: Path, section: TrainingSection = SECTION, **changes: Any) -> TrainingResult:
+    return train_tiny(model, out, section, **changes)
 
 
 def test_the_kl_and_its_gradient_are_those_written_out(chat: ChatTokenizer) -> None:
@@ -122,7 +118,7 @@ def test_the_kl_is_that_of_full_logits_whatever_the_chunks(
     anchor = make_anchor(0.5, frozenset(), trainable, section)
     assert anchor
     if chunked:
-        monkeypatch.setattr(loss_module, "LOGITS", 14 * trainable.model.config.vocab_size)
+        monkeypatch.setattr(vocabulary_losses, "LOGITS", 14 * trainable.model.config.vocab_size)
     losses, divergences = anchored_losses(trainable.model, rows, anchor.base)
     torch.testing.assert_close(losses, token_losses(trainable.model, rows), rtol=1e-4, atol=1e-5)
     divergences.sum().backward()
@@ -243,7 +239,9 @@ def test_every_batch_has_its_share_of_chat_beside_that_of_the_other_role(
     own: int, others: int, chats: int, batch_rows: int, epochs: int
 ) -> None:
     numbers = range(own + others, own + others + chats)
-    plan = plan_batches(range(own), range(own, own + others), batch_rows, 0.25, epochs, 3, numbers, 0.25)
+    plan = plan_batches(
+        range(own), batch_rows, epochs, 3, MixedIn(range(own, own + others), 0.25), MixedIn(numbers, 0.25)
+    )
     expected = (min(round(batch_rows * 0.25), others), min(round(batch_rows * 0.25), chats))
     uses = Counter(row for batch in plan for row in batch)
     for batch in plan:
@@ -257,15 +255,14 @@ def test_every_batch_has_its_share_of_chat_beside_that_of_the_other_role(
 
 
 def test_without_chat_the_plan_is_what_it_was() -> None:
-    plans = [
-        plan_batches(range(40), range(40, 50), 8, 0.25, 2, 3, *chat) for chat in ((), (range(50, 60), 0.0))
-    ]
+    other = MixedIn(range(40, 50), 0.25)
+    plans = [plan_batches(range(40), 8, 2, 3, other, chat) for chat in (MixedIn(), MixedIn(range(50, 60)))]
     assert plans[0] == plans[1]
 
 
 def test_shares_without_room_for_own_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="lower mix or chat_share"):
-        plan_batches(range(4), range(4, 8), 4, 0.5, 1, 0, range(8, 12), 0.5)
+        plan_batches(range(4), 4, 1, 0, MixedIn(range(4, 8), 0.5), MixedIn(range(8, 12), 0.5))
 
 
 def test_an_anchored_run_with_chat_gives_the_same_bytes_each_time(

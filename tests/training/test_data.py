@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.chat.tokenizers import ChatTokenizer
-from tasks.training.data import TooLong, encode, plan_batches
+from tasks.training.batches import MixedIn, plan_batches
+from tasks.training.data import TooLong, encode
 from tests.support.tiny_rows import critic, policy
 
 
@@ -47,7 +48,7 @@ def test_each_own_row_is_in_one_batch_an_epoch_and_the_other_role_has_its_share(
     own: int, others: int, batch_rows: int, mix: float, epochs: int, seed: int
 ) -> None:
     share = min(round(batch_rows * mix), others)
-    plan = plan_batches(range(own), range(own, own + others), batch_rows, mix, epochs, seed)
+    plan = plan_batches(range(own), batch_rows, epochs, seed, MixedIn(range(own, own + others), mix))
     uses = Counter(row for batch in plan for row in batch)
     assert all(uses[row] == epochs for row in range(own))
     assert len(plan) == epochs * -(-own // (batch_rows - share))
@@ -64,23 +65,23 @@ def test_each_own_row_is_in_one_batch_an_epoch_and_the_other_role_has_its_share(
 
 
 def test_own_rows_are_spread_evenly_instead_of_leaving_a_small_last_batch() -> None:
-    plan = plan_batches(range(13), [], 6, 0.0, 1, 0)
+    plan = plan_batches(range(13), 6, 1, 0)
     assert sorted(len(batch) for batch in plan) == [4, 4, 5]
 
 
 def test_the_plan_follows_from_the_seed() -> None:
-    plans = [plan_batches(range(40), range(40, 50), 8, 0.25, 2, seed) for seed in (3, 3, 4)]
+    plans = [plan_batches(range(40), 8, 2, seed, MixedIn(range(40, 50), 0.25)) for seed in (3, 3, 4)]
     assert plans[0] == plans[1] != plans[2]
 
 
 def test_a_mix_without_room_for_own_rows_is_refused() -> None:
     with pytest.raises(ValueError, match="lower mix"):
-        plan_batches(range(4), range(4, 8), 4, 1.0, 1, 0)
+        plan_batches(range(4), 4, 1, 0, MixedIn(range(4, 8), 1.0))
 
 
 def test_rows_and_digests_need_no_torch() -> None:
     code = (
-        "import sys, tasks.training.data, tasks.training.records, tasks.training.adapters;"
+        "import sys, tasks.training.batches, tasks.training.job, tasks.training.adapters, tasks.training.launch;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

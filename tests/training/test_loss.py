@@ -10,13 +10,14 @@ import torch
 from schemas.config import ModelSection, TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
 from tasks.datasets.example import SoftTargets
-from tasks.training import loss as loss_module
+from tasks.training import vocabulary_losses
 from tasks.training.anchor import make_anchor
 from tasks.training.data import encode
-from tasks.training.loss import VocabularyLosses, label_logprobs, row_coefficients, shared_prefix
+from tasks.training.loss import label_logprobs, row_coefficients, shared_prefix
 from tasks.training.optimizer import Optimizer
 from tasks.training.step import take_step
 from tasks.training.trainable import Trainable
+from tasks.training.vocabulary_losses import VocabularyLosses
 from tests.support.tiny_rows import by_hand, close, critic, encoded, gradients, policy
 
 
@@ -26,7 +27,7 @@ def test_label_logprobs_are_those_of_the_full_logits_whatever_the_padding_and_sh
     base = trainable.model
     rows = encoded(chat, [critic(1), critic(2), critic(3)])  # all prompts begin alike
     assert shared_prefix(rows) > 32 and len({row.tokens for row in rows}) > 1
-    monkeypatch.setattr(loss_module, "LOGITS", 7 * trainable.model.config.vocab_size)
+    monkeypatch.setattr(vocabulary_losses, "LOGITS", 7 * trainable.model.config.vocab_size)
     for together in (rows, [*rows, *encoded(chat, [policy(5)])], [rows[1]]):
         for row, logprobs in zip(together, label_logprobs(base, together), strict=True):
             torch.testing.assert_close(logprobs, by_hand(base, row), rtol=1e-4, atol=1e-5)
@@ -42,7 +43,7 @@ def test_logits_are_computed_where_a_label_token_is_predicted_and_a_chunk_at_a_t
 ) -> None:
     """Forwards and backwards, of hard and soft labels; with an anchor the base's logits, as many, stand beside them."""
     vocabulary, most = trainable.model.config.vocab_size, 7
-    monkeypatch.setattr(loss_module, "LOGITS", most * vocabulary * (2 if anchored else 1))
+    monkeypatch.setattr(vocabulary_losses, "LOGITS", most * vocabulary * (2 if anchored else 1))
     soft = SoftTargets(((7, 9),) * 9, ((-1.0, -2.0),) * 9)
     assert len(chat.segment_ids(critic(0).segments)[1]) == 9
     batch = encoded(chat, [replace(critic(0), soft=soft), critic(1), policy(1), policy(7)])
@@ -57,7 +58,7 @@ def test_logits_are_computed_where_a_label_token_is_predicted_and_a_chunk_at_a_t
     record = take_step(trainable, _optimizer(trainable), batch, 0, 4, anchor)
     hook.remove()
     assert max(positions) <= most
-    # Once on the way forward, and once more on the way back.
+    # Once in the forward pass, and once more in the backward pass.
     assert sum(positions) == 2 * record.label_tokens * (2 if anchored else 1)
     assert record.tokens > 2 * record.label_tokens
 
@@ -69,7 +70,7 @@ def test_losses_and_gradients_of_logits_are_those_of_the_formulas(
 ) -> None:
     """Hard targets, soft ones, and soft ones filled up, against torch's own differentiation; and p = (3/4, 1/4) by
     hand."""
-    monkeypatch.setattr(loss_module, "CACHED", rows_at_once * 5)
+    monkeypatch.setattr(vocabulary_losses, "CACHED", rows_at_once * 5)
     generator = torch.Generator().manual_seed(0)
     logits, base = (torch.randn(4, 5, generator=generator) for _ in range(2))
     logits[0] = torch.tensor([3.0, 1.0, 1e-9, 1e-9, 1e-9]).log()  # p_theta = (3/4, 1/4, 0, 0, 0)

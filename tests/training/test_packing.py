@@ -1,12 +1,14 @@
 """Packed rows are computed as each row alone, whatever stands beside it; models that can't do that are left alone."""
 
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from torch.nn import Module
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
@@ -24,17 +26,12 @@ from transformers import (
 )
 
 from schemas.config import ModelSection, TrainerSection
-from tasks.training.cpu.packing import (
-    MULTIPLE,
-    attend_last,
-    hidden_states,
-    like_lengths,
-    packs,
-    use_packing,
-)
+from tasks.training.batches import micro_batches
+from tasks.training.cpu.packed_attention import attend_by_library, attend_on_cpu
+from tasks.training.cpu.packed_rows import group_by_length
+from tasks.training.cpu.packing import MULTIPLE, hidden_states, packs, use_packing
 from tasks.training.data import Encoded
 from tasks.training.records import TrainingError
-from tasks.training.step import micro_batches
 from tasks.training.trainable import make_trainable
 
 SIZES: dict[str, Any] = {
@@ -133,24 +130,24 @@ def test_a_gpu_computes_the_same_attention_by_the_library(length: int, window: i
             for heads, size in ((6, length), (2, 150), (2, 150))
         ]
         weights = torch.randn(2, length, 6, 8)
-    module = SimpleNamespace(num_key_value_groups=3, is_causal=True)
+    module = cast(Module, SimpleNamespace(num_key_value_groups=3, is_causal=True))
     seen = []
-    for fused in (True, False):
-        out = attend_last(module, *sides, fused=fused, scaling=0.3, sliding_window=window)  # type: ignore[arg-type]
+    for attend in (attend_on_cpu, partial(attend_by_library, module)):
+        out = attend(*sides, scaling=0.3, sliding_window=window)
         seen.append([out, *torch.autograd.grad((out * weights).sum(), sides)])
     for ours, theirs in zip(*seen, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_rows_of_like_length_stand_side_by_side() -> None:
-    near, far = like_lengths([1, 1, 31, 32, 33], torch.device("cpu"))[:2]
+def test_rows_of_similar_length_are_padded_together_and_back() -> None:
+    near, far = group_by_length([1, 1, 31, 32, 33], torch.device("cpu"))[:2]
     assert (near.lengths, far.lengths) == ((1, 1, 31, 32), (33,)) and far.tokens is None
-    (group,) = like_lengths([2, 3], torch.device("cpu"))
+    (group,) = group_by_length([2, 3], torch.device("cpu"))
     x = torch.arange(1.0, 6)[:, None, None]
-    beside = group.side_by_side(x)
-    assert beside.shape == (2, 1, 3, 1)
-    assert beside[0, 0, :2, 0].tolist() == [1, 2] and beside[1, 0, :, 0].tolist() == [3, 4, 5]
-    assert torch.equal(group.one_behind_the_other(beside.transpose(1, 2)), x)
+    padded = group.pad(x)
+    assert padded.shape == (2, 1, 3, 1)
+    assert padded[0, 0, :2, 0].tolist() == [1, 2] and padded[1, 0, :, 0].tolist() == [3, 4, 5]
+    assert torch.equal(group.unpad(padded.transpose(1, 2)), x)
 
 
 def test_micro_batches_keep_roles_together_and_share_out_the_tokens() -> None:

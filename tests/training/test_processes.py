@@ -14,7 +14,7 @@ from tasks.training.adapters import WEIGHTS
 from tasks.training.launch import train_in_processes
 from tasks.training.processes import Processes
 from tasks.training.records import StepRecord, TrainingError, TrainingResult
-from tests.support.tiny_rows import CRITICS, POLICIES, train_tiny
+from tests.support.tiny_rows import tiny_job, train_tiny
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=1, learning_rate=0.01, epochs=2)
 ANCHORED = AnchorSection(kl=0.1)
@@ -25,13 +25,9 @@ class Killed(Exception):
 
 
 def run(model: ModelSection, out: Path, processes: int = 1, **changes: Any) -> TrainingResult:
-    """Train the tiny rows; in several processes where so many are asked for."""
+    """Train the tiny rows, in one process or several."""
     if processes == 1:
         return train_tiny(model, out, SECTION, **changes)
-    arguments: dict[str, Any] = {
-        "model": model, "section": SECTION, "start": None, "target": None, "optimizer": None, "tau": 0.5,
-        "mix": 0.25, "main": CRITICS, "other": POLICIES, "seed": 7, "out": out,
-    }  # fmt: skip
     on_step = changes.pop("on_step", None)
     told: list[StepRecord] = []
 
@@ -40,7 +36,9 @@ def run(model: ModelSection, out: Path, processes: int = 1, **changes: Any) -> T
         if on_step is not None:
             on_step(record, total)
 
-    result = train_in_processes(arguments | changes, processes, tell)
+    section = changes.pop("section", SECTION)
+    trainer = changes.pop("trainer", TrainerSection(processes=processes))
+    result = train_in_processes(tiny_job(model, out, section, trainer=trainer, **changes), tell)
     assert told == result.steps
     return result
 
@@ -101,7 +99,7 @@ def test_a_refusal_and_a_death_in_a_process_are_told_with_their_reason(
         run(model_section, tmp_path / "out", 2, section=wild)
     assert not (tmp_path / "out").exists()
     with pytest.raises(TrainingError, match=r"torchrun ended with exit code 1.*(?s:.)*TypeError"):
-        run(model_section, tmp_path / "out", 2, unheard_of=1)
+        run(model_section, tmp_path / "out", 2, lr_scale="no number")
 
 
 def test_every_process_has_as_many_passes_and_each_item_counts_once() -> None:

@@ -1,7 +1,7 @@
-"""Micro-batches computed side by side on a CPU, each on cores of its own.
+"""Micro-batches computed in parallel on a CPU, each on cores of its own.
 
-A small model's operations, split over all cores, wait for each other thousands of times a step. Whole micro-batches
-wait for each other once.
+The operations of a small model, split over all cores, wait for each other thousands of times per step. Whole
+micro-batches wait for each other once.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,11 +17,7 @@ R = TypeVar("R")
 
 
 class ParallelMicroBatches:
-    """Threads that compute side by side; one lane is the caller itself, on all its cores.
-
-    Args:
-        count: of lanes.
-    """
+    """A pool of `count` threads that share the cores; with a count of 1 the caller computes, on all cores."""
 
     def __init__(self, count: int = 1) -> None:
         self.count = count
@@ -34,14 +30,14 @@ class ParallelMicroBatches:
             torch.set_num_threads(max(1, cores // count))
             started.wait()
 
-        self._pool = ThreadPoolExecutor(count, "lane", start)
+        self._pool = ThreadPoolExecutor(count, "micro-batch", start)
         for _ in range(count):
             self._pool.submit(int)
         started.wait()
-        torch.set_num_threads(cores)  # the lanes' number is also what threads that begin later would take
+        torch.set_num_threads(cores)  # threads that begin later would inherit the pool's number
 
     def map(self, compute: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
-        """What `compute` makes of each item, in their order, under the caller's gradient mode."""
+        """`compute` of each item, in order, under the caller's gradient mode."""
         if self._pool is None:
             return map(compute, items)
         enabled = torch.is_grad_enabled()
@@ -54,13 +50,10 @@ class ParallelMicroBatches:
 
 
 def parallel_micro_batches_for(model: PreTrainedModel, passes: int) -> ParallelMicroBatches:
-    """A core each, or several, on a CPU where several passes of a model at once are safe.
+    """As many threads as cores, but no more than `passes`, on a CPU; one otherwise.
 
-    Rotary embeddings that depend on the length of the input are kept in the model itself.
-
-    Args:
-        model: to be computed.
-        passes: that there are at once; more lanes would leave cores idle.
+    One, too, where rotary embeddings depend on the input's length: the model caches them, so two forward passes at once
+    would disturb each other.
     """
     rope = getattr(model.config, "rope_parameters", None) or {}
     by_length = rope.get("rope_type") in ("dynamic", "longrope")

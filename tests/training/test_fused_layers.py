@@ -1,4 +1,4 @@
-"""Layers with their own way back compute what the library's do."""
+"""Layers with their own backward pass compute what the library's do."""
 
 import copy
 
@@ -13,13 +13,14 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from tasks.training.cpu import attention
 from tasks.training.cpu.attention import CausalAttention
-from tasks.training.cpu.fused import fuse_adapter, fuse_norms
+from tasks.training.cpu.fused_layers import fuse_adapter
+from tasks.training.cpu.fused_norms import fuse_norms
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 def test_adapted_layers_and_their_gradients_are_those_of_peft(activation: str) -> None:
-    """In a decoder, where some layers read one tensor, and others one of their own. A gated MLP keeps two tensors of
-    its width; one with another activation is left as it is. What a norm made is not kept."""
+    """In a decoder, where some layers read one tensor, and others one of their own. A gated MLP stores two tensors of
+    its width; one with another activation is left as it is. A norm's output is not stored."""
     config = LlamaConfig(
         vocab_size=16, hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, hidden_act=activation,
@@ -72,8 +73,8 @@ def test_adapted_layers_and_their_gradients_are_those_of_peft(activation: str) -
 def test_attention_and_its_gradients_are_those_of_torch(
     length: int, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also over several blocks of queries, where key heads are shared, and of rows too long to keep the shares of."""
-    monkeypatch.setattr(attention, "KEPT", kept)
+    """Also over several blocks of queries, where key heads are shared, and of rows too long to store the weights of."""
+    monkeypatch.setattr(attention, "STORED", kept)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         sides = [torch.randn(2, heads, length, 8, requires_grad=True) for heads in (6, 2, 2)]

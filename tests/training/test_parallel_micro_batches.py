@@ -1,4 +1,4 @@
-"""Micro-batches computed side by side: the same sums, in the same order, as one after the other."""
+"""Micro-batches in parallel: the same sums, in the same order, as one after another."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from tasks.training.trainable import Trainable
 from tests.support.tiny_rows import close, critic, encoded, gradients, policy
 
 
-def test_lanes_give_the_losses_and_gradients_of_one_lane_and_the_same_bytes_each_time(
+def test_parallel_micro_batches_give_the_losses_and_gradients_of_sequential_ones_and_the_same_bytes_each_time(
     trainable: Trainable, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = encoded(chat, [critic(i, 0.1 + i / 10) for i in range(5)] + [policy(1), policy(7)])
@@ -23,14 +23,14 @@ def test_lanes_give_the_losses_and_gradients_of_one_lane_and_the_same_bytes_each
     monkeypatch.setattr(optimizer, "step", lambda: None)  # leave the gradients to be compared
     monkeypatch.setattr(optimizer, "clip", lambda: 1.0)
     seen = []
-    for side in (trainable, *2 * [replace(trainable, lanes=ParallelMicroBatches(3))]):
+    for side in (trainable, *2 * [replace(trainable, parallel=ParallelMicroBatches(3))]):
         seen.append((take_step(side, optimizer, batch, 0, 2), gradients(trainable)))
     (one, by_one), (many, by_many), (again, by_again) = seen
     assert close(by_one, by_many) and one.critic_loss == pytest.approx(many.critic_loss, rel=1e-5)
     assert many == again and all(torch.equal(by_many[name], by_again[name]) for name in by_many)
 
 
-def test_lanes_keep_the_order_the_gradient_mode_and_the_callers_threads() -> None:
+def test_the_pool_keeps_the_order_the_gradient_mode_and_the_callers_threads() -> None:
     threads = torch.get_num_threads()
     pool = ParallelMicroBatches(2)
     weight = torch.ones(3, requires_grad=True)
@@ -42,14 +42,14 @@ def test_lanes_keep_the_order_the_gradient_mode_and_the_callers_threads() -> Non
     assert torch.get_num_threads() == threads
 
 
-def test_what_a_lane_raises_reaches_the_caller_and_the_lanes_serve_on() -> None:
+def test_an_error_in_a_thread_reaches_the_caller_and_the_pool_goes_on() -> None:
     pool = ParallelMicroBatches(2)
     with pytest.raises(ZeroDivisionError):
         list(pool.map(lambda n: 1 / n, [1, 0, 2]))
     assert list(pool.map(lambda n: 1 / n, [1, 2])) == [1, 0.5]
 
 
-def test_there_are_as_many_lanes_as_passes_and_cores_and_one_where_a_model_keeps_what_depends_on_length(
+def test_there_are_as_many_threads_as_passes_and_cores_and_one_where_rotary_embeddings_depend_on_length(
     trainable: Trainable, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)

@@ -1,0 +1,50 @@
+"""What a training is given: plain values that need no torch, so that they can be handed to another process."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from schemas.config import AnchorSection, FineTuningSection, ModelSection, TrainerSection
+from tasks.datasets.example import Example
+from tasks.training.records import StepRecord
+
+# Called after each step, with the number of steps there will be. A resumed training reports its earlier steps too.
+OnStep = Callable[[StepRecord, int], None]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Training rows by origin."""
+
+    main: Sequence[Example]  # the stage's own; each is trained on once per epoch
+    other: Sequence[Example] = ()  # of the other role
+    mix: float = 0.0  # share of a batch that the other role has
+    chat: Sequence[Example] = ()  # general chat; its share of a batch is `anchor.chat_share`
+
+
+@dataclass(frozen=True)
+class Start:
+    """What earlier stages left."""
+
+    parameters: Path | None = None  # adapter or checkpoint, as `model.train` says; None: the model itself
+    target: Path | None = None  # target parameters; None: those started from
+    optimizer: Path | None = None  # optimizer state; None: a fresh one
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """All that determines a training, and where its output goes."""
+
+    model: ModelSection
+    section: FineTuningSection
+    rows: Rows
+    seed: int  # of a fresh adapter and of the order of rows
+    out: Path  # `adapter/`, `target/` (with tau) and `optimizer.pt` are written there at the end, or nothing
+    start: Start = Start()
+    tau: float | None = (
+        None  # share the target takes over per step; None: the target stays, and none is written
+    )
+    lr_scale: float = 1.0  # share of the section's learning rate in this iteration
+    anchor: AnchorSection = field(default_factory=AnchorSection)
+    trainer: TrainerSection = field(default_factory=TrainerSection)
+    checkpoint: Path | None = None  # file to resume from if it exists, kept up to date until the end
