@@ -18,7 +18,7 @@ class Display:
     """Bars on a terminal; elsewhere a plain line every PLAIN_SECONDS.
 
     Args:
-        console: where to print.
+        console: where to print, as the text stands.
         root: the data root.
         run: the run shown.
         stages: its stages, in order.
@@ -49,7 +49,7 @@ class Display:
     def show(self, line: str) -> None:
         """Print a line of Prefect's output, unless it is a heartbeat."""
         if "flow-run.heartbeat" not in line:
-            self.console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+            self.console.print(line, style="dim")
 
     def refresh(self, *, last: bool = False) -> None:
         """Show the stages' present progress."""
@@ -75,4 +75,4 @@ class Display:
         due = last or state.done >= state.total or time.monotonic() - when > PLAIN_SECONDS
         if line != before and due:
             self._printed[stage] = (time.monotonic(), line)
-            self.console.print(f"{stage}: {line}", highlight=False, markup=False)
+            self.console.print(f"{stage}: {line}")

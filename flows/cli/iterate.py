@@ -48,17 +48,13 @@ def stack_for(root: Path, config: Path | None, console: Console) -> Iterator[tup
     """The running stack, or one of our own that is stopped in the end; and whether it is our own."""
     running = control.read_stack(root)
     if running is not None:
-        console.print(f"Using the local stack at {running.ui_url}", highlight=False)
+        console.print(f"Using the local stack at {running.ui_url}")
         yield running, False
         return
     console.print("Starting a local stack: Prefect server, work pools, workers, deployments ...")
     running = control.up(root, config)
     where = stack_dir(root)
-    console.print(
-        f"PREFECT_API_URL={running.api_url}  PREFECT_HOME={where / 'prefect'}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    console.print(f"PREFECT_API_URL={running.api_url}  PREFECT_HOME={where / 'prefect'}")
     try:
         yield running, True
     finally:
@@ -82,7 +78,7 @@ def run_and_show(root: Path, request: Request) -> int:
     check_config(resolved, root)
     for stopping in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(stopping, lambda *_: sys.exit(1))  # so that what we started is stopped
-    console = Console()
+    console = Console(markup=False, highlight=False, soft_wrap=True)
     parameters = {
         "run": resolved.run,
         "config": config,
@@ -93,7 +89,7 @@ def run_and_show(root: Path, request: Request) -> int:
     started = time.time()
     with stack_for(root, request.config, console) as (stack, own):
         command = "prefect deployment run nlac/iteration --watch"
-        console.print(f"Running: {command}", highlight=False)
+        console.print(f"Running: {command}")
         environment = {**client_environment(root, stack.api_url), "COLUMNS": "200"}
         process = subprocess.Popen(
             [sys.executable, "-m", *command.split(), "--params", json.dumps(parameters)],
@@ -114,14 +110,8 @@ def run_and_show(root: Path, request: Request) -> int:
                 _cancel(stack, flow_run)
             raise
     if failed:
-        console.print(
-            f"\nThe iteration did not finish. {reason}",
-            style="red",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
-        console.print(retry_hint(root, request.options, own), highlight=False, soft_wrap=True, markup=False)
+        console.print(f"\nThe iteration did not finish. {reason}", style="red")
+        console.print(retry_hint(root, request.options, own))
         return 1
     summary(console, store, resolved, number, started, stack.ui_url)
     return 0

@@ -77,11 +77,11 @@ def summary(console: Console, store: Store, config: Config, number: int, started
     console.print()
     console.print(table)
     program, data = nlac_command(store.root)
-    console.print(f"The data lies in {store.run_dir(config.run)}", highlight=False, soft_wrap=True)
-    console.print("To go on:", highlight=False)
+    console.print(f"The data lies in {store.run_dir(config.run)}")
+    console.print("To go on:")
     for command, purpose in (
         (f"{program} up{data}", f"the Prefect UI, at {ui_url}"),
         (f"{program} mlflow-ui{data}", "the MLflow UI"),
         (f'{program} sql{data} "{FIRST_QUERY}"', "a first query"),
     ):
-        console.print(f"  {command}   # {purpose}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"  {command}   # {purpose}")

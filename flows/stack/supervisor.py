@@ -20,7 +20,7 @@ from threading import Event
 import psutil
 from filelock import FileLock
 
-from flows.stack.control import Stack, write_stack
+from flows.stack.control import Stack, StackError, write_stack
 from flows.stack.environment import service_environment, stack_dir
 from flows.stack.processes import become_subreaper, end, listens, marked_processes
 from schemas.load import PROJECT_ROOT, load_config
@@ -32,12 +32,8 @@ _PREFECT = [sys.executable, "-m", "prefect"]
 _SERVER_ENVIRONMENT = {
     # Workers that poll every second make the server's bookkeeping collide on SQLite. It tries again, but its task
     # library would log a traceback each time, some 100 MB per hour. Prefect's own loggers are not affected.
-    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL"
 }
-
-
-class StackFailed(Exception):
-    """A part of the stack did not come up; the message names its log."""
 
 
 class Supervisor:
@@ -76,27 +72,27 @@ class Supervisor:
         """Run a command to its end.
 
         Raises:
-            StackFailed: it failed; the message names its log.
+            StackError: it failed; the message names its log.
         """
         child = self.spawn(name, command)
         while child.poll() is None:
             if self.stopping.wait(0.1):
                 child.terminate()
         if child.returncode:
-            raise StackFailed(f"{name} failed; see {stack_dir(self.root) / 'logs' / name}.log")
+            raise StackError(f"{name} failed; see {stack_dir(self.root) / 'logs' / name}.log")
 
     def wait_for_server(self, seconds: float) -> None:
         """Wait until our own server answers. Another stack may have taken the same port at the same time, and would
         get our workers.
 
         Raises:
-            StackFailed: it died, or did not answer in time.
+            StackError: it died, or did not answer in time.
         """
         log = stack_dir(self.root) / "logs" / "server.log"
         deadline = time.monotonic() + seconds
         while not self.stopping.wait(0.2):
             if self.services["server"][1].poll() is not None:
-                raise StackFailed(f"the Prefect server ended at once; see {log}")
+                raise StackError(f"the Prefect server ended at once; see {log}")
             with (
                 suppress(urllib.error.URLError, OSError),
                 urllib.request.urlopen(f"{self.stack.api_url}/health", timeout=2),
@@ -104,13 +100,13 @@ class Supervisor:
                 if listens(self.services["server"][1].pid, self.port):
                     return
             if time.monotonic() > deadline:
-                raise StackFailed(f"the Prefect server did not answer within {seconds:.0f} s; see {log}")
+                raise StackError(f"the Prefect server did not answer within {seconds:.0f} s; see {log}")
 
     def start(self) -> None:
         """Start everything, each part after those that it needs.
 
         Raises:
-            StackFailed: a part did not come up.
+            StackError: a part did not come up.
         """
         write_stack(self.root, self.stack)
         end(marked_processes(self.root), 5)  # of a supervisor that was killed
@@ -182,7 +178,7 @@ def main() -> None:
         try:
             supervisor.start()
             supervisor.watch()
-        except StackFailed as error:
+        except StackError as error:
             supervisor.stack = supervisor.stack.model_copy(update={"state": "failed", "error": str(error)})
         finally:
             supervisor.stop()
