@@ -25,7 +25,7 @@ from benchmarks.checks import check, finish, print_figures
 from schemas.config import Config, EngineSection, EnvironmentSection, ModelSection
 from schemas.load import load_config
 from tasks.algorithms import algorithm_of
-from tasks.engines import build_engine
+from tasks.engines.backends import build_engine
 from tasks.engines.protocol import Capabilities, Completion, Engine, Request, ScoreRequest, Scores
 from tasks.engines.request_journal import RequestJournal
 from tasks.environments import make_environment

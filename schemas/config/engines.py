@@ -48,9 +48,9 @@ class ServeSection(Section):
 class EngineSection(Section):
     """One inference backend. Roles name the engine they use."""
 
-    backend: Literal["transformers", "vllm", "openai", "scripted"] = Field(
-        "transformers", description="transformers and vllm run in the stage's process, openai calls a server, scripted "
-        "calls rules"
+    backend: str = Field(
+        "transformers", description="a name in tasks.engines.backends: transformers and vllm run in the stage's "
+        "process, openai calls a server, scripted calls rules"
     )  # fmt: skip
     model: str | None = Field(
         None, description="a fixed model; empty: the model in training, in the version that the stage needs"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from schemas.config import Config
 from tasks.algorithms.nlac import NLAC
-from tasks.engines import EngineConfigError, declared_capabilities
+from tasks.engines.backends import EngineConfigError, declared_capabilities
 from tasks.environments.base import Environment
 from tasks.improvement.best_of_n import BEST_OF_N
 from tasks.improvement.futures import PREDICTED

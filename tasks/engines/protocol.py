@@ -162,6 +162,10 @@ class Capabilities:
     token_ids: bool = False  # Completion.token_ids and .logprobs
 
 
+FULL_CAPABILITIES = Capabilities(structured=True, scoring=True, topk=True, adapters=True, token_ids=True)
+"""Of engines that tokenise the prompts themselves."""
+
+
 class Engine(Protocol):
     """An inference backend. Safe to call from many asyncio tasks at once."""
 

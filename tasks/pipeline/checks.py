@@ -10,7 +10,7 @@ from schemas.load import ConfigError, find_file
 from tasks.algorithms import ALGORITHMS, algorithm_of
 from tasks.datasets.chats import BrokenConversations, chat_file, load_conversations
 from tasks.datasets.demonstrations import BrokenDemonstrations, read_demonstrations
-from tasks.engines import EngineConfigError, check_engine, declared_capabilities
+from tasks.engines.backends import EngineConfigError, check_engine, declared_capabilities, find_backend
 from tasks.engines.models import ModelError, check_model
 from tasks.environments import UnusableEnvironment, check_environment_model, make_environment
 from tasks.environments.base import Environment, ListsActions, OffersTools, Unplayable
@@ -44,9 +44,12 @@ def _problems(config: Config, algorithm: Algorithm, root: Path) -> Iterator[str]
     used = {getattr(config.roles, role).engine for role in RolesSection.model_fields}
     if config.environment.model is not None:
         used.add(config.environment.model.engine)
-    for name in sorted(used):
+    for name in sorted(config.engines):
         section = config.engines[name]
         try:
+            find_backend(section)  # an unknown backend is refused in an engine out of use too
+            if name not in used:
+                continue
             check_engine(section, config.model)
             yield from _lacking(config, name)
             yield from _token_kl(config, algorithm, name)

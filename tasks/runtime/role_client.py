@@ -8,7 +8,7 @@ from schemas.config import Config, Player, Role
 from schemas.rows import Generation
 from tasks.chat.messages import Message, RequestError
 from tasks.chat.response_parser import split_reasoning
-from tasks.engines import build_engine
+from tasks.engines.backends import build_engine, find_backend
 from tasks.engines.protocol import Adapter, Completion, Engine, Request, Sampling, ScoreRequest, Scores
 from tasks.engines.request_journal import RequestJournal
 from tasks.prompting.native_calls import action_text
@@ -84,10 +84,9 @@ class RoleClient:
         """What plays a role: the adapter version behind `adapter` (None: the base model), or the fixed model that the
         role's engine names."""
         engine = self.config.engines[self.config.role(role).engine]
-        if engine.backend == "scripted":
-            return f"rules:{engine.rules}"
-        if engine.model is not None:
-            return engine.model
+        fixed = find_backend(engine).fixed_player(engine)
+        if fixed is not None:
+            return fixed
         played = None if adapter is None else self.adapters[adapter]
         return played.version if played else BASE
 

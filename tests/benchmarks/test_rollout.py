@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks.inference.rollout import Recorder, Trial, measure, side
 from schemas.config import Config, EngineSection, ModelSection
 from schemas.load import load_config
-from tasks.engines import build_engine
+from tasks.engines.backends import build_engine
 
 RULES = EngineSection(backend="scripted", rules="tests.support.rules:number_game")
 

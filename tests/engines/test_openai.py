@@ -10,7 +10,7 @@ import pytest
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import Message, RequestError, ToolCall
 from tasks.chat.response_parser import Call, read_calls, split_reasoning
-from tasks.engines import EngineConfigError, build_engine, check_engine
+from tasks.engines.backends import EngineConfigError, build_engine, check_engine
 from tasks.engines.protocol import Adapter, Completion, Request, Sampling, ScoreRequest
 from tests.support.openai_server import KEY, served
 

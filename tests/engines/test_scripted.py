@@ -7,7 +7,7 @@ import pytest
 
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import Message, RequestError
-from tasks.engines import build_engine
+from tasks.engines.backends import build_engine
 from tasks.engines.protocol import Engine, Request, Sampling, ScoreRequest
 
 ASKED = (Message(role="user", content="hello there"),)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tasks.chat.messages import Message
-from tasks.engines import build_engine
+from tasks.engines.backends import build_engine
 from tasks.engines.protocol import Adapter, Completion, Engine, EngineDied, Request, Sampling
 from tasks.engines.vllm.servers import Server, put_to_sleep, read_server, server_dir
 from tests.support.own_server import OwnServer
@@ -28,7 +28,7 @@ OTHER_PROCESS = """
 import asyncio, sys
 from pathlib import Path
 from schemas.config import EngineSection, ModelSection
-from tasks.engines import build_engine
+from tasks.engines.backends import build_engine
 from tasks.chat.messages import Message
 from tasks.engines.protocol import Request, Sampling
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import Message
 from tasks.chat.tokenizers import load_chat_tokenizer
-from tasks.engines import build_engine
+from tasks.engines.backends import build_engine
 from tasks.engines.protocol import ScoreRequest, Scores, most_likely
 
 QUESTION = (Message(role="user", content="Name a number."),)

@@ -13,7 +13,7 @@ import pytest
 
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import Message
-from tasks.engines import build_engine
+from tasks.engines.backends import build_engine
 from tasks.engines.protocol import Adapter, Engine, EngineDied, Request, Sampling, ScoreRequest
 from tasks.engines.reaper import watch
 from tests.support.processes import all_end
@@ -22,7 +22,7 @@ OWNER = """
 import asyncio, sys
 from pathlib import Path
 from schemas.config import EngineSection, ModelSection
-from tasks.engines import build_engine
+from tasks.engines.backends import build_engine
 
 async def hold():
     build_engine(EngineSection(backend="vllm"), ModelSection(name=sys.argv[1]), Path(sys.argv[2]))

@@ -13,7 +13,7 @@ from schemas.load import load_config
 from storage.history import State
 from tasks.chat.messages import Message
 from tasks.chat.tokenizers import load_chat_tokenizer
-from tasks.engines import build_engine
+from tasks.engines.backends import build_engine
 from tasks.engines.protocol import Completion, Request, Sampling, ScoreRequest, Scores
 from tasks.environments import UnusableEnvironment, make_environment
 from tasks.environments.base import ListsActions, Step, Task, would_accept

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.config import Config, EngineSection, ModelSection
 from storage.store import Store
-from tasks.engines import build_engine
+from tasks.engines.backends import build_engine
 from tasks.engines.protocol import Request, Sampling
 from tests.support.iterations import Iterate
 from tests.support.openai_server import KEY, served

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from schemas.config import Config, EngineSection, ModelSection
-from tasks.engines import EngineConfigError, check_engine, declared_capabilities
+from tasks.engines.backends import EngineConfigError, check_engine, declared_capabilities
 from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs
 from tasks.pipeline.registry import STAGES
 from tasks.runtime.stage import Inputs

@@ -33,7 +33,7 @@ from tasks.engines.local.prefix_cache import PrefixCache, Text, shared
 from tasks.engines.local.sampler import Row
 from tasks.engines.local.scoring import Scorer
 from tasks.engines.models import resolve_model
-from tasks.engines.protocol import Capabilities, Completion, Request, ScoreRequest, Scores, make_scores
+from tasks.engines.protocol import FULL_CAPABILITIES, Completion, Request, ScoreRequest, Scores, make_scores
 
 if TYPE_CHECKING:
     from xgrammar import CompiledGrammar
@@ -57,9 +57,7 @@ class TransformersEngine:
 
     def __init__(self, section: EngineSection, model: ModelSection) -> None:
         transformers_logging.disable_progress_bar()
-        self.capabilities = Capabilities(
-            structured=True, scoring=True, topk=True, adapters=True, token_ids=True
-        )
+        self.capabilities = FULL_CAPABILITIES
         path = resolve_model(model)
         cuda = model.device == "cuda" or (model.device == "auto" and torch.cuda.is_available())
         self._device = "cuda" if cuda else "cpu"

@@ -18,6 +18,7 @@ from tasks.chat.messages import RequestError
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.engines.protocol import (
+    FULL_CAPABILITIES,
     Adapter,
     Completion,
     EngineDied,
@@ -29,7 +30,6 @@ from tasks.engines.protocol import (
 )
 from tasks.engines.reaper import descendants, watch
 from tasks.engines.vllm.settings import (
-    CAPABILITIES,
     check_length,
     engine_arguments,
     private_variables,
@@ -57,7 +57,7 @@ class VllmEngine:
 
     def __init__(self, section: EngineSection, model: ModelSection, cache_dir: Path) -> None:
         os.environ.update(private_variables(cache_dir))
-        self.capabilities = CAPABILITIES
+        self.capabilities = FULL_CAPABILITIES
         # Full checkpoints and merged adapters have a vLLM of their own each.
         self._beside = model.train == "lora" and not section.merge_adapters
         self._section, self._model, self._cache_dir = section, model, cache_dir

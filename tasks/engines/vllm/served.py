@@ -17,6 +17,7 @@ from tasks.chat.messages import RequestError
 from tasks.chat.tokenizers import load_chat_tokenizer
 from tasks.engines.models import resolve_model
 from tasks.engines.protocol import (
+    FULL_CAPABILITIES,
     Adapter,
     Completion,
     EngineDied,
@@ -27,7 +28,7 @@ from tasks.engines.protocol import (
     pick_scores,
 )
 from tasks.engines.vllm.servers import acquire, answers, last_error, server_dir
-from tasks.engines.vllm.settings import CAPABILITIES, check_length, read_completion
+from tasks.engines.vllm.settings import check_length, read_completion
 
 REQUEST_SECONDS = 1800.0  # longer than any request: what waits is bounded by max_batch
 BASE = "base"  # the server's name for the model without an adapter
@@ -46,7 +47,7 @@ class ServedEngine:
     """
 
     def __init__(self, section: EngineSection, model: ModelSection, cache_dir: Path) -> None:
-        self.capabilities = CAPABILITIES
+        self.capabilities = FULL_CAPABILITIES
         self._model = model
         self._tokenizer = load_chat_tokenizer(resolve_model(model), model.revision)
         self._folder = server_dir(section, model, cache_dir)

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import RequestError
-from tasks.engines.protocol import Capabilities, Completion
+from tasks.engines.protocol import Completion
 
-if TYPE_CHECKING:  # tasks.chat imports tasks.engines.protocol, and so this package
+if TYPE_CHECKING:
     from tasks.chat.tokenizers import ChatTokenizer
-
-CAPABILITIES = Capabilities(structured=True, scoring=True, topk=True, adapters=True, token_ids=True)
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the ranks vLLM reserves room for
 
