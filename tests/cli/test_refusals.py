@@ -43,3 +43,19 @@ def test_the_command_itself_ends_with_2(tmp_path: Path) -> None:
     )
     assert done.returncode == 2, done.stdout + done.stderr
     assert "episodes" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_program_s_own_exceptions_are_messages_and_a_bug_keeps_its_traceback() -> None:
+    app = typer.Typer(cls=Commands)
+
+    @app.command()
+    def refused() -> None:
+        raise RunLocked("run 'a' is being written; wait for it")
+
+    @app.command()
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    told = CliRunner().invoke(app, ["refused"])
+    assert (told.exit_code, told.stderr) == (1, "run 'a' is being written; wait for it\n")
+    assert isinstance(CliRunner().invoke(app, ["broken"]).exception, ZeroDivisionError)
