@@ -5,10 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from flows.cli.main import app
+from flows.cli.options import Commands
 from schemas.load import PROJECT_ROOT
+from storage.store import RunLocked
 
 
 @pytest.mark.parametrize("command", ["iterate", "up"])
@@ -46,16 +49,16 @@ def test_the_command_itself_ends_with_2(tmp_path: Path) -> None:
 
 
 def test_the_program_s_own_exceptions_are_messages_and_a_bug_keeps_its_traceback() -> None:
-    app = typer.Typer(cls=Commands)
+    two = typer.Typer(cls=Commands)
 
-    @app.command()
+    @two.command()
     def refused() -> None:
         raise RunLocked("run 'a' is being written; wait for it")
 
-    @app.command()
+    @two.command()
     def broken() -> None:
         raise ZeroDivisionError
 
-    told = CliRunner().invoke(app, ["refused"])
+    told = CliRunner().invoke(two, ["refused"])
     assert (told.exit_code, told.stderr) == (1, "run 'a' is being written; wait for it\n")
-    assert isinstance(CliRunner().invoke(app, ["broken"]).exception, ZeroDivisionError)
+    assert isinstance(CliRunner().invoke(two, ["broken"]).exception, ZeroDivisionError)
