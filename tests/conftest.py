@@ -45,6 +45,12 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_checkpoint(tmp_path_factory.mktemp("tiny"), texts)
 
 
+@pytest.fixture(scope="session")
+def byte_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same over bytes: a text's tokens are its bytes."""
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("bytes"))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "data")

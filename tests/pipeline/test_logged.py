@@ -140,13 +140,14 @@ def test_imported_episodes_are_not_played_over_nor_mixed_with_others(
 
 
 def test_sixty_real_conversations_train_critic_and_policy_within_a_small_context(
-    offline: Callable[..., Config], store: Store, iterate: Iterate
+    offline: Callable[..., Config], store: Store, iterate: Iterate, byte_checkpoint: Path
 ) -> None:
     if not AIRLINE.exists():
         pytest.skip(f"no logged conversations at {AIRLINE}")
     import_log(store, "trial", AIRLINE, "openai-chat")
-    # The tiny model reads bytes, of which the policy that opens each conversation has more than fit.
-    config = offline(replay={"transitions": 6}, model={"context_length": 2400}, improvement={"states": 4})
+    # The model reads bytes, of which the policy that opens each conversation has more than fit.
+    model = {"name": str(byte_checkpoint), "context_length": 2400}
+    config = offline(replay={"transitions": 6}, model=model, improvement={"states": 4})
     made = {r.committed.manifest.stage: r.committed for r in iterate(config)}
     rows = made["critic-sft"].scan("training_rows").collect()
     assert (rows["status"] == "ok").all() and rows.height > 6

@@ -213,12 +213,13 @@ def test_a_failed_draw_is_recorded_and_fails_the_target_only_where_the_label_nee
 
 
 @pytest.fixture
-def scored_by_the_model(make_config: MakeConfig) -> Callable[..., Config]:
-    """The tiny model writes and scores backups; rules play the rest."""
+def scored_by_the_model(make_config: MakeConfig, byte_checkpoint: Path) -> Callable[..., Config]:
+    """The tiny model writes and scores backups, a token for each byte; rules play the rest."""
     plain = make_config()
 
     def make(**backup: Any) -> Config:
         return make_config(
+            model={"name": str(byte_checkpoint)},
             engines={
                 **plain.model_dump()["engines"],
                 "local": {"backend": "transformers"},

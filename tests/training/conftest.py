@@ -8,19 +8,12 @@ import torch
 from schemas.config import LoraSection, ModelSection
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
 from tasks.training.trainable import Trainable, make_trainable
-from tests.support.tiny import make_tiny_checkpoint
-
-
-@pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Over bytes: a text's tokens are its characters."""
-    return make_tiny_checkpoint(tmp_path_factory.mktemp("bytes"))
 
 
 @pytest.fixture
-def model_section(checkpoint: Path) -> ModelSection:
+def model_section(byte_checkpoint: Path) -> ModelSection:
     return ModelSection(
-        name=str(checkpoint),
+        name=str(byte_checkpoint),
         dtype="float32",
         context_length=256,
         device="cpu",
@@ -29,8 +22,8 @@ def model_section(checkpoint: Path) -> ModelSection:
 
 
 @pytest.fixture
-def chat(checkpoint: Path) -> ChatTokenizer:
-    return load_chat_tokenizer(checkpoint)
+def chat(byte_checkpoint: Path) -> ChatTokenizer:
+    return load_chat_tokenizer(byte_checkpoint)
 
 
 @pytest.fixture
