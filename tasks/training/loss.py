@@ -36,7 +36,8 @@ def label_logprobs(
     """
     labels = torch.tensor([token for row in rows for token in row.label_ids], device=model.device)
     losses = _cross_entropies(model, rows, labels[:, None], torch.ones_like(labels)[:, None], dtype)
-    return (-losses).split([len(row.label_ids) for row in rows])
+    logprobs: tuple[torch.Tensor, ...] = (-losses).split([len(row.label_ids) for row in rows])
+    return logprobs
 
 
 def token_losses(

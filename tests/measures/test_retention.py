@@ -250,7 +250,7 @@ def test_a_relative_chat_file_is_looked_up_from_the_project_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    section = AnchorSection(chat_file="tasks/data/general_chat.jsonl")
+    section = AnchorSection(chat_file="tasks/datasets/data/general_chat.jsonl")
     assert chat_file(section) == GENERAL_CHAT == chat_file(AnchorSection())
 
 
