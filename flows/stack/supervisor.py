@@ -138,7 +138,7 @@ class Supervisor:
         """End processes whose parent is gone, such as a vLLM engine of a stage that was killed."""
         own = {child.pid for _, child in self.services.values()}
         # The supervisors of vLLM servers leave their parents on purpose, and end when no process needs them.
-        own |= {server.keeper for _, server in servers(Store(self.root).cache_dir)}
+        own |= {server.supervisor for _, server in servers(Store(self.root).cache_dir)}
         orphans = [p for p in psutil.Process().children() if p.pid not in own]
         now = time.monotonic()
         self._orphans = {p.pid: self._orphans.get(p.pid, now) for p in orphans}

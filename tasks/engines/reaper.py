@@ -1,8 +1,8 @@
-"""Ends a backend's child processes when their parent is gone, even after SIGKILL.
+"""Ends child processes when their parent is gone, even after SIGKILL.
 
-vLLM's processes wait for work for ever if their parent is killed, and hold its memory. So a small process of its own
-waits on a pipe that only the parent holds open, and ends them when it closes. It is run as a file: it must start
-fast and import nothing of this project.
+vLLM's processes wait for work for ever when their parent is killed, and keep its memory. So a small process waits on a
+pipe that only the parent holds open, and kills them when the pipe closes. It runs as a file, so that it starts fast
+and imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 REAPER = str(Path(__file__))
-"""The file that is run; tells this process from others by its command line."""
+"""The file that runs; the server's supervisor recognises a reaper by it in the command line."""
 
 
 def descendants() -> set[psutil.Process]:
@@ -24,10 +24,10 @@ def descendants() -> set[psutil.Process]:
 
 
 def watch(processes: Iterable[psutil.Process]) -> subprocess.Popen[bytes]:
-    """Have processes ended with this one; closing the result's stdin ends them now.
+    """Start a reaper that kills processes when this one ends. Closing the reaper's stdin kills them now.
 
     Args:
-        processes: ours; named by pid and start time, since pids are used again.
+        processes: named to the reaper by pid and start time, because pids are reused.
     """
     named = [f"{process.pid}:{process.create_time()}" for process in processes]
     command = [sys.executable, REAPER, *named]
@@ -35,7 +35,7 @@ def watch(processes: Iterable[psutil.Process]) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Wait for the end of stdin, then end what the arguments name and has not ended by itself."""
+    """Wait for the end of stdin, then kill the processes that the arguments name."""
     sys.stdin.buffer.read()
     for name in sys.argv[1:]:
         pid, _, started = name.partition(":")

@@ -136,9 +136,9 @@ def test_a_server_that_dies_takes_its_requests_and_its_processes_along(own_serve
     async def check() -> None:
         engine = build(own_server)
         folder, server = running(own_server)
-        below = psutil.Process(server.keeper).children(recursive=True)
+        below = psutil.Process(server.supervisor).children(recursive=True)
         (vllm,) = (
-            p for p in psutil.Process(server.keeper).children() if "api_server" in " ".join(p.cmdline())
+            p for p in psutil.Process(server.supervisor).children() if "api_server" in " ".join(p.cmdline())
         )
         # Else an answer can be at its end before the kill.
         endless = replace(ask(max_tokens=1500), regex="[0-9]{400}")

@@ -37,7 +37,7 @@ while (Path(f"/proc/{lost}").exists() or server.state != "ready") and time.monot
     supervisor.reap_orphans()
     time.sleep(0.1)
     server = servers.read_server(folder)
-print(server.keeper if server else 0, Path(f"/proc/{lost}").exists(), flush=True)
+print(server.supervisor if server else 0, Path(f"/proc/{lost}").exists(), flush=True)
 if way == "killed":
     os.kill(os.getpid(), 9)
 supervisor.stop()

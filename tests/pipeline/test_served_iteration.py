@@ -74,7 +74,7 @@ def kill_the_server_once_something_is_answered(store: Store) -> None:
         lambda: any(path.stat().st_size for path in store.root.glob(journals)), 600, "an answer", every=0.05
     )
     ((_, server),) = servers(store.cache_dir)
-    children = psutil.Process(server.keeper).children()
+    children = psutil.Process(server.supervisor).children()
     (vllm,) = (p for p in children if "api_server" in " ".join(p.cmdline()))
     vllm.kill()
 

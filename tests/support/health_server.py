@@ -1,4 +1,4 @@
-"""What a keeper watches over, without vLLM: answers /health, and has started a child that waits for ever.
+"""What a supervisor watches over, without vLLM: answers /health, and has started a child that waits for ever.
 
 `python health_server.py PORT PIDFILE` writes both process ids to PIDFILE, and a line per answer to PIDFILE.answers.
 """

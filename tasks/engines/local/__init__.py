@@ -1,1 +1,1 @@
-"""The in-process backend: transformers' models under continuous batching."""
+"""The in-process backend: models of transformers, with continuous batching. Only `tasks.engines.backends` builds it."""

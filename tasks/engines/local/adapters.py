@@ -1,4 +1,4 @@
-"""Serving one base model under many adapters: LoRA beside the weights, or merged into a copy of them."""
+"""One base model under many adapters: LoRA layers beside the weights, or adapters merged into copies of the weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import PeftModel
@@ -21,25 +21,25 @@ from tasks.engines.protocol import Adapter
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-COPIES = 2  # full copies of the weights kept beside the base
-ADAPTERS = 4  # LoRA adapters kept beside the weights
+COPIES = 2  # full copies of the weights kept in memory besides the base
+ADAPTERS = 4  # LoRA adapters kept in memory
 
 
 def load_model(
     path: Path | str, revision: str | None, dtype: torch.dtype, device: str, attention: str
 ) -> PreTrainedModel:
-    """A causal language model for inference; `attention` names one of transformers' implementations.
+    """Load a causal language model for inference; `attention` names one of transformers' implementations.
 
     Raises:
-        RequestError: it can't be loaded.
+        RequestError: the model can't be loaded.
     """
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             str(path), revision=revision, dtype=dtype, attn_implementation=attention
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise RequestError(f"no model can be loaded from {path}: {str(error).splitlines()[0]}") from error
-    # Checkpoints ship sampling defaults (a repetition penalty, say) that would change what is asked for.
+    # Checkpoints ship sampling defaults, such as a repetition penalty, that would override a request's.
     shipped = model.generation_config
     model.generation_config = GenerationConfig(
         bos_token_id=shipped.bos_token_id,
@@ -47,29 +47,30 @@ def load_model(
         pad_token_id=shipped.pad_token_id,
     )
     model.get_output_embeddings().register_forward_pre_hook(in_one_piece)
-    return model.to(device).eval().requires_grad_(False)
+    loaded: PreTrainedModel = model.to(device).eval().requires_grad_(False)
+    return loaded
 
 
 def in_one_piece(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-    """A forward pre-hook of the head. Of a part of each row's positions, which does not lie in one piece, torch would
-    make a product for each row, and a copy of the whole vocabulary's weights for each of those."""
+    """Forward pre-hook of the output layer that makes its input contiguous. For a slice of each row's positions torch
+    would compute one product per row, and copy the whole vocabulary's weights for each."""
     return (inputs[0].contiguous(),)
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: ChatTokenizer) -> frozenset[int]:
-    """Tokens that end a turn: the chat template's and those that the checkpoint names."""
+    """Tokens that end a turn, according to the chat template and to the checkpoint."""
     named = model.generation_config.eos_token_id
     listed = [named] if isinstance(named, int) else list(named or [])
     return frozenset([*tokenizer.end_ids, *listed])
 
 
 class AdapterPool:
-    """The base model, and what it becomes under each adapter. Used from one thread.
+    """The base model with any adapter applied. For use by one thread.
 
     Args:
         base: the model without an adapter.
-        merge: merge adapters into copies of the weights (the last COPIES are kept), which compute as
-            fast as the base; otherwise LoRA layers stay beside the weights (the last ADAPTERS are kept).
+        merge: merge adapters into copies of the weights, which compute as fast as the base (the last COPIES are kept).
+            Otherwise LoRA layers stay beside the weights (the last ADAPTERS are kept).
     """
 
     def __init__(self, base: PreTrainedModel, *, merge: bool) -> None:
@@ -80,7 +81,7 @@ class AdapterPool:
 
     @contextmanager
     def under(self, adapter: Adapter | None) -> Iterator[PreTrainedModel]:
-        """The model to compute with, under an adapter or (None) without any.
+        """The model with an adapter applied; None is the base model.
 
         Raises:
             RequestError: the adapter can't be loaded.
@@ -103,9 +104,8 @@ class AdapterPool:
             self._copies.popitem(last=False)
         if adapter.is_lora:
             with naming(adapter):
-                model = PeftModel.from_pretrained(
-                    copy.deepcopy(self._base), str(adapter.path)
-                ).merge_and_unload()
+                peft = PeftModel.from_pretrained(copy.deepcopy(self._base), str(adapter.path))
+                model: PreTrainedModel = peft.merge_and_unload()
         else:
             attention = self._base.config._attn_implementation
             model = load_model(adapter.path, None, self._base.dtype, str(self._base.device), attention)
@@ -113,10 +113,10 @@ class AdapterPool:
         return model
 
     def _beside(self, adapter: Adapter) -> PreTrainedModel:
-        name = re.sub(r"\W", "_", adapter.digest)  # a module's name, so no dots
+        name = re.sub(r"\W", "_", adapter.digest)  # names of modules hold no dots
         if name not in self._loaded:
-            # Without the automatic cast to float32 each layer computes in the weights' own type.
-            options = {"adapter_name": name, "is_trainable": False, "autocast_adapter_dtype": False}
+            # Without peft's cast to float32, each layer computes in the weights' own dtype.
+            options: dict[str, Any] = {"adapter_name": name, "is_trainable": False, "autocast_adapter_dtype": False}
             with naming(adapter):
                 if self._peft is None:
                     self._peft = PeftModel.from_pretrained(self._base, str(adapter.path), **options)
@@ -136,7 +136,7 @@ class AdapterPool:
 
 @contextmanager
 def naming(adapter: Adapter) -> Iterator[None]:
-    """Turns what peft raises over a broken or unfitting adapter into an error that names it."""
+    """Turn what peft raises over a broken or incompatible adapter into an error that names the adapter."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, KeyError) as error:

@@ -1,8 +1,8 @@
-"""Attention for decoding on CPU: grouped queries without copying the keys and values.
+"""Grouped-query attention for decoding on CPU without copies of keys and values.
 
-Transformers' sdpa attention copies every key and value head once for each query head that shares it, at
-every token. With one query position the heads of a group can stand in the place of query positions
-instead: the same products, no copy, and a matrix product where there was a matrix-vector one.
+At every token, transformers' sdpa attention copies each key and value head once per query head that shares it. With
+one query position, the query heads of a group can take the place of query positions: the same products without a
+copy, and one matrix product instead of several matrix-vector products.
 """
 
 from typing import Any
@@ -27,13 +27,13 @@ def grouped_sdpa(
     """Scaled dot-product attention with the signature of transformers' attention functions.
 
     Args:
-        module: the attention layer; read for its number of query heads a group.
+        module: the attention layer, passed on to the library's own function.
         query: [rows, query heads, positions, head dim].
         key: [rows, key heads, context, head dim].
         value: as key.
-        attention_mask: [rows, 1, positions, context], boolean or additive; None with nothing to hide.
+        attention_mask: [rows, 1, positions, context], boolean or additive; None masks nothing.
         scaling: factor on the products; None is 1/sqrt(head dim).
-        kwargs: passed on where the library's own function serves.
+        kwargs: passed on to the library's own function, which serves all other shapes.
 
     Returns:
         [rows, positions, query heads, head dim], and no attention weights.
@@ -50,7 +50,7 @@ def grouped_sdpa(
 
 
 def register() -> str:
-    """Make it known to transformers, with sdpa's masks; returns the name for `attn_implementation`."""
+    """Register the function with transformers, with sdpa's masks; returns its name for `attn_implementation`."""
     AttentionInterface.register(NAME, grouped_sdpa)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     return NAME

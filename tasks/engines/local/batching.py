@@ -1,9 +1,9 @@
-"""One thread that computes what many asyncio tasks ask for, a batch at a time.
+"""One thread that computes the requests of many asyncio tasks in batches.
 
-A batch begins when the event loop whose tasks ask has come to rest: what it is made of follows from what was asked,
-not from how fast the machine was. Requests that arrive while a batch runs join the next one, or this one, if the
-computation asks for more. A job's future is filled as soon as its own result is known, so no caller waits for the
-slowest of its batch. A batch that fails fails its own jobs and nothing else.
+A batch begins when the event loop of those tasks is at rest, so its contents depend on the requests, not on the speed
+of the machine. Requests that arrive while a batch runs join the next one, or this one if the computation asks for
+more. Each job's future is set as soon as its own result is known, so no caller waits for the slowest of its batch. A
+failing batch fails only its own jobs.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from tasks.chat.messages import RequestError
 
 logger = logging.getLogger(__name__)
 
-# An event loop rests when no job has come for QUIET_S, for answers from threads and processes (of which no more is
-# awaited after LINGER_S), and for TURNS of the loop: from an answer to its next request a task takes a few.
+# An event loop is at rest when no job has arrived during QUIET_S seconds, which leaves time for answers from threads
+# and processes, and then during TURNS turns of the loop: a task takes a few turns from a response to its next request.
+# After LINGER_S seconds only the turns count.
 QUIET_S, LINGER_S, TURNS = 0.01, 0.2, 32
 
 
 @dataclass(eq=False)
 class Job:
-    """One request on its way. Jobs share a batch only if their `group` is equal; `size` orders them so
-    that jobs of like length meet."""
+    """One request in the queue. Only jobs of equal `group` share a batch; `size` brings jobs of similar length
+    together."""
 
     payload: Any
     group: Hashable
     size: tuple[int, ...]
-    rows: int  # most jobs like this one that fit into a batch
+    rows: int  # how many jobs like this one fit into a batch
     future: Future[Any] = field(default_factory=Future)
 
     def finish(self, result: Any) -> None:
-        """Hand the caller its result; nothing happens if it has gone or has one already."""
+        """Give the caller its result, unless the caller has gone or has a result already."""
         try:
             self.future.set_result(result)
         except InvalidStateError:
             return
 
     def fail(self, error: RequestError) -> None:
-        """Hand the caller an error, likewise."""
+        """Give the caller an error, likewise."""
         try:
             self.future.set_exception(error)
         except InvalidStateError:
@@ -53,10 +54,8 @@ class Job:
 
 
 def choose(pending: Sequence[Job]) -> list[Job]:
-    """The next batch: the oldest job (so none starves) and those of its group that are nearest to it in
-    size."""
+    """The next batch: the oldest job, so that none starves, and the jobs of its group nearest to it in size."""
     oldest = pending[0]
-
     alike = [job for job in pending if job.group == oldest.group]
     distance = {
         size: tuple(abs(a - b) for a, b in zip(size, oldest.size, strict=True))
@@ -67,10 +66,10 @@ def choose(pending: Sequence[Job]) -> list[Job]:
 
 
 class BatchWorker:
-    """Runs `compute(jobs)` on a thread of its own.
+    """Runs `compute(jobs)` on its own thread.
 
     Args:
-        compute: fills the futures of the jobs it is given; may raise.
+        compute: sets the futures of its jobs; may raise.
         name: of the thread.
     """
 
@@ -79,9 +78,9 @@ class BatchWorker:
         self._pending: list[Job] = []
         self._running: list[Job] = []
         self._arrived = 0
-        self._loop: asyncio.AbstractEventLoop | None = None  # whose tasks ask
-        self._watched: asyncio.AbstractEventLoop | None = None  # the loop that will tell when it rests
-        self._resting: asyncio.Task[None] | None = None  # a loop alone would let it be collected
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the tasks that submit jobs
+        self._watched: asyncio.AbstractEventLoop | None = None  # will report when it is at rest
+        self._resting: asyncio.Task[None] | None = None  # a reference, since loops keep only weak ones
         self._rests = False
         self._closing = False
         self._changed = threading.Condition()
@@ -90,11 +89,11 @@ class BatchWorker:
 
     @property
     def closing(self) -> bool:
-        """Whether close was called; long computations look at it."""
+        """Whether close was called; long computations check it."""
         return self._closing
 
     async def submit(self, job: Job) -> Any:
-        """Queue a job and wait for its result. Cancelling the wait takes only this job back, unless it runs already.
+        """Queue a job and wait for its result. Cancelling the wait withdraws the job, unless it already runs.
 
         Raises:
             RequestError: the job failed, its batch failed, or the engine was closed.
@@ -105,18 +104,18 @@ class BatchWorker:
             self._pending.append(job)
             self._arrived += 1
             self._loop = asyncio.get_running_loop()
-            if self._watched is not self._loop:  # else the thread sleeps until the loop rests
+            if self._watched is not self._loop:  # else the thread sleeps until the loop is at rest
                 self._changed.notify()
         return await asyncio.wrap_future(job.future)
 
     def more(self, like: Job, most: int, rank: Callable[[Job], int]) -> list[Job]:
-        """Waiting jobs that join the batch being computed; called by the computation. No group starves another for
-        ever: who waits for an answer asks for nothing meanwhile, so in the end a group's requests are all answered.
+        """Waiting jobs that join the running batch; called by the computation. No group starves another for ever: a
+        task that waits for a response sends no requests, so a group's requests come to an end.
 
         Args:
-            like: of whose group they are.
-            most: how many at most.
-            rank: the lowest come first, of equal ones those that have waited longest.
+            like: a job of the group to take from.
+            most: at most so many jobs.
+            rank: the lowest come first; of equal ones, those that have waited longest.
         """
         with self._changed:
             self._forget_cancelled()
@@ -126,7 +125,7 @@ class BatchWorker:
             return joined
 
     def close(self) -> None:
-        """End the thread after failing what is queued. Idempotent; blocks until the current step is over."""
+        """End the thread and fail the queued jobs. Idempotent; blocks until the current step is over."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -151,11 +150,11 @@ class BatchWorker:
             job.fail(RequestError("the engine was closed before this request ran"))
 
     def _next_batch(self) -> list[Job]:
-        """Blocks until there is something to compute; empty when closing."""
+        """Blocks until there is a batch; empty when closing."""
         with self._changed:
             while not self._closing:
                 self._forget_cancelled()
-                # It rests once: the answers of a batch wake those who wait for them.
+                # A rest counts once: the responses of a batch wake the tasks that wait for them.
                 rested, self._rests = self._rests, False
                 if self._pending and rested:
                     if batch := self._take(choose(self._pending)):
@@ -167,7 +166,7 @@ class BatchWorker:
             return []
 
     def _watch(self) -> None:
-        """Have the loop say when it rests. What was handed to it before, such as answers, comes first."""
+        """Have the loop report when it is at rest. It first handles what it was given before, such as responses."""
         loop = self._watched = self._loop
         assert loop is not None
 
@@ -176,7 +175,7 @@ class BatchWorker:
 
         try:
             loop.call_soon_threadsafe(begin)
-        except RuntimeError:  # closed: nobody waits for these jobs any more
+        except RuntimeError:  # the loop is closed, so no task waits for these jobs
             self._watched, self._rests = None, True
 
     async def _rest(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -198,7 +197,7 @@ class BatchWorker:
         self._pending = [job for job in self._pending if not job.future.cancelled()]
 
     def _take(self, chosen: Sequence[Job]) -> list[Job]:
-        """Chosen jobs, no longer waiting; without those whose callers have gone."""
+        """Remove jobs from the queue; returns those whose callers still wait."""
         taken = set(map(id, chosen))
         self._pending = [job for job in self._pending if id(job) not in taken]
         return [job for job in chosen if job.future.set_running_or_notify_cancel()]

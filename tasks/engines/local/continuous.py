@@ -1,14 +1,15 @@
-"""Continuous batching: a row that ends makes place for a waiting request at once.
+"""Continuous batching: a waiting request takes the slot of a finished row at once.
 
-One token of every row is written at a time; between two tokens, newcomers are read into the slots that have become
-free. What a newcomer's prompt has in common with any row before it (an episode's earlier turns, the instructions, the
-same prompt for another sample) is copied and not read again.
+Each step decodes one token of every row. Between steps, the prompts of new requests are prefilled into free slots of
+the KV cache. The prefix that a prompt shares with an earlier row (an episode's previous turns, the instructions, the
+same prompt of another sample) is copied from the prefix cache instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,14 +20,15 @@ from tasks.engines.local.prefill import chunks
 from tasks.engines.local.prefix_cache import Entry, PrefixCache, Text, shared
 from tasks.engines.local.sampler import Row, advance
 
-JOIN_SHARE = (
-    8  # newcomers are read once an eighth of the rows is free: a few together are read faster than one by one
-)
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+JOIN_SHARE = 8  # prefill once an eighth of the slots is free: several prompts together are faster than one by one
 
 
 @dataclass(frozen=True, eq=False)
 class GenerationRequest:
-    """A request's row, and its prompt as what was read before is searched by it. Payload of a job."""
+    """Payload of a job: a request's row, and its prompt as the key for the prefix cache."""
 
     row: Row
     text: Text
@@ -34,12 +36,12 @@ class GenerationRequest:
 
 @dataclass(eq=False)
 class Newcomer:
-    """A request that is to be read.
+    """A request to prefill.
 
     Attributes:
-        job: its job.
-        entry: whose slot or memory holds its beginning.
-        known: tokens of it that need not be read.
+        job: of the request.
+        entry: of the prefix cache, with the longest shared prefix.
+        known: tokens in that prefix.
     """
 
     job: Job
@@ -53,13 +55,13 @@ class Newcomer:
 
     @property
     def unread(self) -> Sequence[int]:
-        """Tokens to be read, but for the last: it is read when the first token is written."""
+        """Tokens to prefill. The last token of the prompt is left for the first decoding step."""
         return self.text.tokens[self.known : -1]
 
 
 @dataclass(eq=False)
 class Written:
-    """A row in its slot."""
+    """A row in its slot of the KV cache."""
 
     job: Job
     entry: Entry
@@ -71,35 +73,35 @@ class Written:
 
     @property
     def held(self) -> int:
-        """Tokens in its slot while it is not done: all but the one that is read next."""
+        """Tokens in the slot of an unfinished row: all but the last, which the next step reads."""
         return len(self.row.prompt) + len(self.row.tokens) - 1
 
 
 class ContinuousBatch:
-    """Rows under one adapter, until none is left.
+    """Decodes rows under one adapter until none is left.
 
     Args:
-        model: the model under that adapter; `tasks.engines.local.kv_cache.fits` is true of it.
-        owner: digest of the adapter, '' for none.
-        prefixes: what was read before.
+        model: the model under that adapter; must satisfy `tasks.engines.local.kv_cache.fits`.
+        owner: digest of the adapter; '' for none.
+        prefix_cache: earlier rows.
         size: rows at once.
-        pad_id: fills the shorter of rows that are read together.
+        pad_id: pads prompts that are prefilled together.
     """
 
     def __init__(
-        self, model: torch.nn.Module, owner: str, prefixes: PrefixCache, size: int, pad_id: int
+        self, model: PreTrainedModel, owner: str, prefix_cache: PrefixCache, size: int, pad_id: int
     ) -> None:
-        self._model, self._owner, self._prefixes = model, owner, prefixes
+        self._model, self._owner, self._prefix_cache = model, owner, prefix_cache
         self._size, self._pad_id = size, pad_id
         self._cache = KVCache(model, size)
         self._rows: list[Written] = []  # by slot
 
     def run(self, jobs: list[Job], more: Callable[[int], list[Job]], closing: Callable[[], bool]) -> None:
-        """Write until nobody is left.
+        """Decode until no row and no waiting request is left.
 
         Args:
             jobs: the first requests; payloads are `GenerationRequest`.
-            more: takes waiting requests like them, at most as many as it is asked for.
+            more: returns waiting requests of the same group, at most the given number.
             closing: whether to give up.
 
         Raises:
@@ -115,10 +117,10 @@ class ContinuousBatch:
                 jobs = more(room) if room >= max(1, self._size // JOIN_SHARE) or not self._rows else []
         finally:
             for row in self._rows:
-                self._prefixes.drop(row.entry)
+                self._prefix_cache.drop(row.entry)
 
     def _write(self) -> None:
-        """One token of every row; those that end leave."""
+        """Decode one token of every row; finished rows leave."""
         rows = [written.row for written in self._rows]
         last = torch.tensor([[(row.tokens or row.prompt)[-1]] for row in rows])
         starts = [written.held for written in self._rows]
@@ -130,10 +132,10 @@ class ContinuousBatch:
                 self._leave(slot, starts[slot] + 1)
 
     def _leave(self, slot: int, held: int) -> None:
-        """Take a row out; the last one moves into its slot."""
+        """Free a row's slot. The last row moves into it, so that the rows fill the first slots."""
         gone = self._rows[slot]
         text = Text(self._owner, (gone.row.prompt + gone.row.tokens)[:held])
-        self._prefixes.finish(gone.entry, text, self._cache)
+        self._prefix_cache.finish(gone.entry, text, self._cache)
         last = self._rows.pop()
         if last is not gone:
             end = len(self._rows)
@@ -142,7 +144,7 @@ class ContinuousBatch:
             self._rows[slot] = last
 
     def _join(self, jobs: Sequence[Job]) -> None:
-        """Read newcomers into the free slots, a few at a time."""
+        """Prefill new requests into the free slots, a few at a time."""
         waiting = list(jobs)
         while waiting:
             now, waiting = self._apart(waiting)
@@ -151,22 +153,22 @@ class ContinuousBatch:
                 self._read([now[index] for index in chunk])
 
     def _apart(self, waiting: Sequence[Job]) -> tuple[list[Newcomer], list[Job]]:
-        """Those that are read now, and those that wait because they share more with one of them than with anything
-        known."""
+        """Split requests into those to prefill now, and those that wait because they share a longer prefix with one of
+        these than with the prefix cache."""
         now: list[Newcomer] = []
         later: list[Job] = []
         soon: set[int] = set()
         for job in waiting:
             text = job.payload.text
-            if shared(text, soon) > shared(text, self._prefixes):
+            if shared(text, soon) > shared(text, self._prefix_cache):
                 later.append(job)
             else:
-                now.append(Newcomer(job, *self._prefixes.find(text)))
+                now.append(Newcomer(job, *self._prefix_cache.find(text)))
                 soon.update(text.blocks)
         return now, later
 
     def _read(self, newcomers: Sequence[Newcomer]) -> None:
-        """Newcomers together: what is known is copied, the rest is read."""
+        """Prefill requests together: copy the known prefixes, compute the rest."""
         slots = range(len(self._rows), len(self._rows) + len(newcomers))
         for slot, newcomer in zip(slots, newcomers, strict=True):
             if newcomer.entry is not None and newcomer.known:
@@ -178,5 +180,5 @@ class ContinuousBatch:
             ids = [[*n.unread, *[self._pad_id] * (width - len(n.unread))] for n in newcomers]
             self._cache.read(self._model, slots, [n.known for n in newcomers], torch.tensor(ids))
         for slot, newcomer in zip(slots, newcomers, strict=True):
-            entry = self._prefixes.add(Text(self._owner, newcomer.text.tokens[:-1]), slot)
+            entry = self._prefix_cache.add(Text(self._owner, newcomer.text.tokens[:-1]), slot)
             self._rows.append(Written(newcomer.job, entry))

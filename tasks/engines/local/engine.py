@@ -36,23 +36,24 @@ from tasks.engines.models import resolve_model
 from tasks.engines.protocol import FULL_CAPABILITIES, Completion, Request, ScoreRequest, Scores, make_scores
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
     from xgrammar import CompiledGrammar
 
     from tasks.engines.protocol import Adapter
 
-SCORED_LOGITS = 1 << 26  # most logits kept at once when scoring: 256 MiB in float32
+SCORED_LOGITS = 1 << 26  # logits held at once when scoring: 256 MiB in float32
 
 
 class TransformersEngine:
-    """See the module.
+    """An engine that computes in this process, on a thread of its own.
 
     Args:
-        section: max_batch, merge_adapters, deterministic, continuous; `model` instead of the model in training.
+        section: max_batch, merge_adapters, deterministic, continuous.
         model: weights, dtype, device and context length.
 
     Raises:
         RequestError: the model can't be loaded.
-        tasks.engines.models.ModelError: it can't be found.
+        tasks.engines.models.ModelError: the model can't be found.
     """
 
     def __init__(self, section: EngineSection, model: ModelSection) -> None:
@@ -62,7 +63,7 @@ class TransformersEngine:
         cuda = model.device == "cuda" or (model.device == "auto" and torch.cuda.is_available())
         self._device = "cuda" if cuda else "cpu"
         dtype = torch.float32 if section.deterministic else getattr(torch, model.dtype)
-        # The fused CPU attention rounds by the thread that computes a row; the plain one does not.
+        # The rounding of fused attention on CPU depends on the thread that computes a row; eager attention's does not.
         attention = "eager" if section.deterministic else "sdpa" if cuda else grouped_attention()
         base = load_model(path, model.revision, dtype, self._device, attention)
         self._section, self._context_length = section, model.context_length
@@ -70,7 +71,7 @@ class TransformersEngine:
         self._stop_ids = stop_ids(base, self._tokenizer)
         self._vocabulary = int(base.get_output_embeddings().weight.shape[0])
         self._continuous = section.continuous and not section.deterministic and fits(base)
-        self._prefixes = PrefixCache()
+        self._prefix_cache = PrefixCache()
         self._pool: AdapterPool | None = AdapterPool(base, merge=section.merge_adapters)
         info = xgrammar.TokenizerInfo.from_huggingface(
             self._tokenizer.tokenizer, vocab_size=self._vocabulary, stop_token_ids=sorted(self._stop_ids)
@@ -87,12 +88,12 @@ class TransformersEngine:
         row = Row(request.sampling, prompt, self._stop_ids, self._tokenizer, grammar)
         shape = (padded(len(prompt)), padded(request.sampling.max_tokens))
         group = ("generate", request.adapter, shape if self._section.deterministic else None)
-        asked = GenerationRequest(row, Text(request.adapter.digest if request.adapter else "", prompt))
-        job = Job(asked, group, (request.sampling.max_tokens, len(prompt)), self._section.max_batch)
+        requested = GenerationRequest(row, Text(request.adapter.digest if request.adapter else "", prompt))
+        job = Job(requested, group, (request.sampling.max_tokens, len(prompt)), self._section.max_batch)
         try:
             completion: Completion = await self._worker.submit(job)
         except asyncio.CancelledError:
-            row.unwanted = True  # its place is free after the current token
+            row.cancelled = True  # frees its slot after the current token
             raise
         return completion
 
@@ -115,9 +116,9 @@ class TransformersEngine:
         return scores
 
     async def close(self) -> None:
-        """As the protocol. A running batch is given up after its current token."""
+        """As the protocol. Gives up a running batch after its current token."""
         await asyncio.to_thread(self._worker.close)
-        self._pool, self._prefixes = None, PrefixCache()
+        self._pool, self._prefix_cache = None, PrefixCache()
 
     def _check_length(self, prompt: int, completion: int) -> None:
         if prompt + completion > self._context_length:
@@ -134,8 +135,7 @@ class TransformersEngine:
                 f"the regex {regex!r} can't be compiled: {str(error).splitlines()[0]}"
             ) from error
 
-    # --- on the worker's thread
-    # ------------------------------------------------------------------------------
+    # What follows runs on the worker's thread.
 
     @torch.inference_mode()
     def _compute(self, jobs: list[Job]) -> None:
@@ -145,18 +145,18 @@ class TransformersEngine:
             if kind == "score":
                 Scorer(model, self._tokenizer.pad_id, self._section.deterministic).score(jobs)
             elif self._continuous:
-                self._write(model, jobs)
+                self._decode(model, jobs)
             else:
                 batch = GenerateBatch(model, self._tokenizer, self._stop_ids, self._section.deterministic)
                 batch.run(jobs, self._closing)
 
-    def _write(self, model: torch.nn.Module, jobs: list[Job]) -> None:
+    def _decode(self, model: PreTrainedModel, jobs: list[Job]) -> None:
         def more(most: int) -> list[Job]:
-            # Those that know most of their prompt come first, before it is forgotten.
-            return self._worker.more(jobs[0], most, lambda job: -shared(job.payload.text, self._prefixes))
+            # Requests with the longest known prefix come first, while the prefix cache still holds it.
+            return self._worker.more(jobs[0], most, lambda job: -shared(job.payload.text, self._prefix_cache))
 
         batch = ContinuousBatch(
-            model, jobs[0].payload.text.owner, self._prefixes, jobs[0].rows, self._tokenizer.pad_id
+            model, jobs[0].payload.text.owner, self._prefix_cache, jobs[0].rows, self._tokenizer.pad_id
         )
         batch.run(jobs, more, self._closing)
 

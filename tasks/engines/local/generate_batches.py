@@ -1,13 +1,14 @@
-"""Batches written by the library's `generate`: in deterministic mode, where asked for, and of models
-whose rows can't lie in slots.
+"""Batches decoded by transformers' `generate`: in deterministic mode, with `continuous: false`, and for models that the
+slots of our KV cache do not fit.
 
-Once half of a batch is done the rest goes on alone; what arrives meanwhile waits for its end. In deterministic mode
-shapes follow from one request alone: rows are filled up to the batch's size, and lengths to full buckets.
+Once half of a batch is done, the rest continues as a smaller batch; requests that arrive meanwhile wait for its end.
+In deterministic mode shapes follow from one request alone: rows are padded to the batch's size, lengths to full buckets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel, StaticCache
@@ -19,17 +20,17 @@ from tasks.engines.local.padding import pad_rows, padded
 from tasks.engines.local.sampler import Halt, Row, RowSampler
 from tasks.engines.protocol import Sampling
 
-ONE_TOKEN = Sampling(max_tokens=1)  # of the rows that fill up a deterministic batch
+ONE_TOKEN = Sampling(max_tokens=1)  # of the rows that pad a deterministic batch
 
 
 class GenerateBatch:
-    """Writes one batch after the other.
+    """Decodes one batch after another.
 
     Args:
         model: a causal language model.
-        tokenizer: its own.
+        tokenizer: of the model.
         stop_ids: tokens that end a turn.
-        fixed: in shapes that follow from one request alone.
+        fixed: use shapes that follow from one request alone.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class GenerateBatch:
         self._model, self._tokenizer, self._stop_ids, self._fixed = model, tokenizer, stop_ids, fixed
 
     def run(self, jobs: Sequence[Job], closing: Callable[[], bool]) -> None:
-        """Fill the futures of jobs; payloads are `tasks.engines.local.continuous.GenerationRequest`.
+        """Set the futures of jobs; payloads are `tasks.engines.local.continuous.GenerationRequest`.
 
         Raises:
             RequestError: the engine is closing.
@@ -54,6 +55,8 @@ class GenerateBatch:
         ids, mask = pad_rows([row.prompt for row in rows], pad_id, self._model.device, fixed=self._fixed)
         cache = self._cache(ids.shape[1], rows[0].sampling.max_tokens)
 
+        generate: Any = self._model.generate
+
         def on_done(row: Row) -> None:
             if row in by_row:
                 by_row[row].finish(row.completion())
@@ -62,7 +65,7 @@ class GenerateBatch:
             sampler = RowSampler(rows, pad_id, on_done)
             floor = 0 if self._fixed else len(rows) // 2
             cap = max(row.sampling.max_tokens - len(row.tokens) for row in rows)
-            ids = self._model.generate(
+            ids = generate(
                 ids,
                 attention_mask=mask,
                 past_key_values=cache,
@@ -77,16 +80,15 @@ class GenerateBatch:
                 return
             if closing():
                 raise RequestError("the engine was closed while this request ran")
-            # Finished rows cost as much as others: the rest goes on without them.
+            # Finished rows cost as much as others, so the rest continues without them.
             rows = [rows[index] for index in left]
             mask = torch.nn.functional.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=1)[left]
             ids = ids[left]
             cache.batch_select_indices(torch.tensor(left, device=ids.device))
 
     def _cache(self, length: int, limit: int) -> Cache:
-        """For prompts of a padded length, and completions of at most `limit` tokens."""
+        """A cache for prompts of a padded length and completions of at most `limit` tokens."""
         if not self._fixed:
             return DynamicCache(config=self._model.config)
-        # MKL rounds by memory alignment: with a fixed context length every row of every product is aligned
-        # alike.
+        # MKL's rounding depends on memory alignment. A fixed context length aligns every row of a product equally.
         return StaticCache(self._model.config, length + padded(limit))

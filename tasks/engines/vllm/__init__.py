@@ -1,1 +1,1 @@
-"""vLLM: in process, or behind a server of our own that a supervisor process owns."""
+"""vLLM: in the stage's process, or as a server that the program starts and a supervisor process owns."""

@@ -1,6 +1,6 @@
-"""vLLM in process: its own continuous batching, LoRA adapters per request. Imported only when it is built.
+"""vLLM in the stage's process, with its own continuous batching and LoRA adapters per request.
 
-vLLM is not bitwise repeatable: a request's rounding depends on its companions, seeds or not.
+vLLM is not bitwise repeatable: the rounding of a request depends on the other requests in its batch.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 
 class VllmEngine:
-    """See the module. All calls must come from one event loop.
+    """An engine over vLLM's AsyncLLM. All calls must come from one event loop.
 
     Args:
-        section: `options` are arguments of vLLM's engine (tensor_parallel_size, gpu_memory_utilization ...).
-            With `merge_adapters` every adapter version in use is merged into a checkpoint and served by a vLLM of
-            its own: on CPU several times faster than LoRA, at the price of a start and a copy of the weights each.
-            Full checkpoints (`model.train: full`) are served so in any case.
+        section: `options` are arguments of vLLM's engine (tensor_parallel_size, gpu_memory_utilization ...). With
+            `merge_adapters` each adapter version is merged into a checkpoint with a vLLM engine of its own: on CPU
+            several times faster than LoRA, but each costs a start and a copy of the weights. Full checkpoints
+            (`model.train: full`) always have an engine of their own.
         model: weights, dtype, context length, LoRA rank.
-        cache_dir: vLLM's caches and merged checkpoints.
+        cache_dir: for vLLM's caches and merged checkpoints.
 
     Raises:
         EngineDied: vLLM does not start.
@@ -58,12 +58,11 @@ class VllmEngine:
     def __init__(self, section: EngineSection, model: ModelSection, cache_dir: Path) -> None:
         os.environ.update(private_variables(cache_dir))
         self.capabilities = FULL_CAPABILITIES
-        # Full checkpoints and merged adapters have a vLLM of their own each.
         self._beside = model.train == "lora" and not section.merge_adapters
         self._section, self._model, self._cache_dir = section, model, cache_dir
         self._path = resolve_model(model)
         self._tokenizer: ChatTokenizer = load_chat_tokenizer(self._path, model.revision)
-        self._served: dict[str, Any] = {}  # "": the base, LoRA beside it; else what the digest names, merged
+        self._served: dict[str, Any] = {}  # by digest of a checkpoint; "": the base, with LoRA
         self._reapers: list[subprocess.Popen[bytes]] = []
         self._lora_ids: dict[str, int] = {}
         self._request_ids = count()
@@ -109,7 +108,7 @@ class VllmEngine:
         check_length(self._model, len(prompt), len(tokens) + 1)
         if not tokens:
             return make_scores(segments, (), () if request.top_k else None)
-        # vLLM has no scoring call: it reports on the prompt while writing one token that nobody reads.
+        # vLLM has no scoring call: it reports the prompt's log-probabilities while it writes one unused token.
         params = SamplingParams(
             temperature=0.0, max_tokens=1, prompt_logprobs=request.top_k, detokenize=False
         )
@@ -161,7 +160,7 @@ class VllmEngine:
                 "the requests that were answered"
             ) from error
         except Exception as error:
-            # A refused request, an adapter it can't load: vLLM's errors have no common base.
+            # vLLM's errors (a refused request, an adapter that can't be loaded) have no common base.
             reason = str(error).strip() or type(error).__name__
             raise RequestError(f"vLLM refused or failed this request: {reason}") from error
         if not outputs:
@@ -188,7 +187,7 @@ class VllmEngine:
 
 
 def merged_checkpoint(base: Path | str, model: ModelSection, adapter: Adapter, cache_dir: Path) -> Path:
-    """A checkpoint of the base with an adapter merged in, made once; a full checkpoint is its own."""
+    """Path of a checkpoint with the adapter merged in, made at first use; a full checkpoint's own path."""
     if not adapter.is_lora:
         return adapter.path
     target = cache_dir / "merged" / adapter.digest

@@ -1,7 +1,7 @@
-"""Who wants a server to live: a file a process, which counts while that process lives.
+"""Leases: a server lives while any process that holds a lease on it lives.
 
-So nobody has to say good-bye: a killed owner's lease is void at once. A pid alone would not do, since pids are used
-again; the file's name holds the process's start time too.
+A lease is an empty file whose name holds the pid and start time of its process. (Pids are reused, so a pid alone
+would not do.) The lease of a killed process is void at once, so nothing has to be released.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Literal
 import psutil
 
 Kind = Literal["stack", "iteration", "stage"]
-_TOLERANCE_SECONDS = 1.0  # start times of one process, read by two others
+_TOLERANCE_SECONDS = 1.0  # two processes read slightly different start times of a third
 
 
 def hold(folder: Path, kind: Kind, pid: int | None = None) -> Path:
-    """Make a lease on a server's folder; gives its file, which ends it when it is removed.
+    """Make a lease and return its file. Removing the file ends the lease.
 
     Args:
-        folder: the server's.
-        kind: the local stack, an iteration, or a stage that is asking.
-        pid: of the process whose life counts; None: this one.
+        folder: of the server.
+        kind: who holds it: the local stack, an iteration, or a stage that sends requests.
+        pid: of the process that holds it; None is this one.
 
     Raises:
-        psutil.NoSuchProcess: that process is gone.
+        psutil.NoSuchProcess: that process has ended.
     """
     process = psutil.Process(pid)
     path = folder / "leases" / f"{kind}-{process.pid}-{process.create_time():.2f}-{secrets.token_hex(4)}"
@@ -35,7 +35,7 @@ def hold(folder: Path, kind: Kind, pid: int | None = None) -> Path:
 
 
 def live(folder: Path, *kinds: Kind) -> list[Path]:
-    """Leases of processes that live, of all kinds or of some; void ones are removed."""
+    """Leases of living processes, of the given kinds or of all. Removes void ones."""
     found = []
     for path in (folder / "leases").glob("*-*-*-*"):
         kind, pid, started, _ = path.name.rsplit("-", 3)
@@ -47,7 +47,7 @@ def live(folder: Path, *kinds: Kind) -> list[Path]:
 
 
 def is_alive(pid: int, started: float) -> bool:
-    """Whether a process lives, and is the one that was started then (seconds since the epoch)."""
+    """Whether the process with this pid lives and was started then (seconds since the epoch)."""
     try:
         process = psutil.Process(pid)
         same = abs(process.create_time() - started) < _TOLERANCE_SECONDS

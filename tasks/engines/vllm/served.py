@@ -1,7 +1,7 @@
-"""A vLLM server of our own, asked over HTTP: the model in training, each trained adapter loaded at its first request.
+"""Client of a vLLM server that the program starts: the model in training, with adapters loaded at their first request.
 
-Prompts are rendered and tokenised here, not by the server, so they are those of the in-process backends, token by
-token, and those that are trained on.
+Prompts are rendered and tokenised here, not by the server, so they equal those of the in-process backends and of
+training token by token.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from tasks.engines.protocol import (
 from tasks.engines.vllm.servers import acquire, answers, last_error, server_dir
 from tasks.engines.vllm.settings import check_length, read_completion
 
-REQUEST_SECONDS = 1800.0  # longer than any request: what waits is bounded by max_batch
+REQUEST_SECONDS = 1800.0  # longer than any request, since max_batch bounds how many wait
 BASE = "base"  # the server's name for the model without an adapter
 
 
 class ServedEngine:
-    """See the module. Starting the server, where none runs, takes half a minute.
+    """An engine over such a server. Starting a server takes half a minute.
 
     Args:
         section: `serve`, and `options` as for vLLM in process.
         model: the model in training.
-        cache_dir: where servers are written down.
+        cache_dir: parent of the servers' folders.
 
     Raises:
         EngineDied: the server does not start.
@@ -56,7 +56,7 @@ class ServedEngine:
             base_url=f"{self._server.root_url}/v1",
             api_key=self._server.key,
             timeout=REQUEST_SECONDS,
-            max_retries=2,  # a connection kept open may have been closed from the other side
+            max_retries=2,  # the server may have closed a connection that was kept open
         )
         self._slots = asyncio.Semaphore(section.max_batch)
         self._loading: dict[str, asyncio.Lock] = {}
@@ -114,7 +114,7 @@ class ServedEngine:
         return pick_scores(segments, reported, request.top_k)
 
     async def close(self) -> None:
-        """As the protocol; the server goes on for others, without the adapters that were loaded here."""
+        """As the protocol. Unloads the adapters that were loaded here; the server stays for others."""
         if self._closed:
             return
         self._closed = True
@@ -123,15 +123,15 @@ class ServedEngine:
                 try:
                     await self._post("/unload_lora_adapter", {"lora_name": name})
                 except APIStatusError:
-                    continue  # another stage that had it too has unloaded it
+                    continue  # another stage has unloaded it
         except APIConnectionError:
-            self._loaded.clear()  # the server is gone, and its adapters with it
+            self._loaded.clear()  # the server has ended
         finally:
             self._lease.unlink(missing_ok=True)
             await self._client.close()
 
     async def _complete(self, adapter: Adapter | None, **fields: Any) -> dict[str, Any]:
-        """The one choice of a completion, as the server sent it."""
+        """The only choice of a completion, as the server sent it."""
         if self._closed:
             raise RequestError("the engine is closed")
         try:
@@ -142,18 +142,18 @@ class ServedEngine:
                 except NotFoundError:
                     if adapter is None:
                         raise
-                    self._loaded.discard(name)  # unloaded by another stage that had it too
+                    self._loaded.discard(name)  # another stage has unloaded it
                     answer = await self._client.completions.create(model=await self._load(adapter), **fields)
         except OpenAIError as error:
             raise await self._fault(error) from None
-        except RuntimeError as error:  # of the client library: it was closed under a request
+        except RuntimeError as error:  # the client library's, when it is closed during a request
             if not self._closed:
                 raise
             raise RequestError("the engine is closed") from error
         return dict(answer.model_dump()["choices"][0])
 
     async def _load(self, adapter: Adapter | None) -> str:
-        """The server's name for what plays; loads an adapter that it has not got yet."""
+        """The server's name for an adapter or the base model; loads an adapter at its first request."""
         if adapter is None:
             return BASE
         if not adapter.is_lora:
@@ -177,7 +177,7 @@ class ServedEngine:
         await self._client.post(path, body=body, cast_to=str)
 
     async def _fault(self, error: OpenAIError) -> Exception:
-        """A request's own fault, or, when the server does not answer any more, the engine's."""
+        """A request's own error, or EngineDied when the server no longer answers."""
         if self._closed:
             return RequestError("the engine is closed")
         lost = isinstance(error, APIConnectionError) or (

@@ -1,10 +1,9 @@
-"""The process that owns one vLLM server: starts it, says when it answers, ends it when nobody wants it any more.
+"""The process that owns one vLLM server: it starts the server, records its state, and ends it without leases.
 
-`tasks.engines.vllm.servers` starts it as `python -m tasks.engines.vllm.server_supervisor FOLDER PORT SECONDS
-SILENCE SLEEPS COMMAND...`. It leaves its parent at once, so that a server outlives the stage that first
-needed it, and lives as long as one lease (`tasks.engines.vllm.leases`) does. A server that stops answering is
-ended, so that its stage fails at once and not when its requests time out. Killed itself, the keeper takes the
-server along: the server is told by the kernel, what the server started by `tasks.engines.reaper`.
+`tasks.engines.vllm.servers` runs it as `python -m tasks.engines.vllm.server_supervisor FOLDER PORT SECONDS SILENCE
+SLEEPS COMMAND...`. It detaches from its parent, so a server outlives the stage that first needed it. It ends a
+server that stops answering, so that the stage fails at once rather than when its requests time out. If the supervisor
+is killed, the kernel ends the server, and `tasks.engines.reaper` what the server started.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 
 
 def _end_with_parent() -> None:
-    """Between fork and exec: SIGTERM for the server when this process ends, however it does."""
+    """Between fork and exec: have the kernel send SIGTERM to the server when this process ends in any way."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
@@ -49,19 +48,19 @@ def _healthy(port: int) -> bool:
 
 
 class ServerSupervisor:
-    """See the module.
+    """Owns one server, as the module says.
 
     Args:
-        folder: the server's.
-        port: on 127.0.0.1, where it listens.
-        seconds: longest start.
+        folder: of the server.
+        port: on 127.0.0.1, where the server listens.
+        seconds: time limit of the start.
         silence: seconds without an answer to /health after which a started server is ended.
-        sleeps: whether training stages put it to sleep; only written down here.
+        sleeps: whether training stages put the server to sleep; only recorded here.
     """
 
     def __init__(self, folder: Path, port: int, seconds: float, silence: float, sleeps: bool) -> None:
         self.folder, self.port, self.seconds, self.sleeps = folder, port, seconds, sleeps
-        self.silence, self.answered, self.asked = silence, 0.0, 0.0
+        self.silence, self.answered, self.checked = silence, 0.0, 0.0
         self.stopping = Event()
         self.began = time.time()
         self.lock = FileLock(folder / "lock")
@@ -70,8 +69,8 @@ class ServerSupervisor:
         """Write server.json."""
         own = psutil.Process()
         content = {
-            "keeper": own.pid,
-            "keeper_started": own.create_time(),
+            "supervisor": own.pid,
+            "supervisor_started": own.create_time(),
             "port": self.port,
             "key": os.environ.get("VLLM_API_KEY", ""),
             "state": state,
@@ -82,13 +81,13 @@ class ServerSupervisor:
         replace_text(self.folder / "server.json", json.dumps(content, indent=1) + "\n")
 
     def withdraw(self) -> None:
-        """Remove server.json, unless another keeper has written its own meanwhile."""
+        """Remove server.json, unless another supervisor has replaced it."""
         path = self.folder / "server.json"
-        if path.exists() and json.loads(path.read_text(encoding="utf-8"))["keeper"] == os.getpid():
+        if path.exists() and json.loads(path.read_text(encoding="utf-8"))["supervisor"] == os.getpid():
             path.unlink()
 
     def run(self, command: list[str]) -> None:
-        """Start the server and stay with it to its end."""
+        """Start the server and return when it has ended."""
         self.record("starting")
         if (self.folder / "server.log").exists():
             (self.folder / "server.log").replace(self.folder / "server.log.before")
@@ -110,7 +109,7 @@ class ServerSupervisor:
                     with (self.folder / "server.log").open("a", encoding="utf-8") as log:
                         log.write(f"\nError: no answer to /health in {self.silence:g} s, ended\n")
                     return
-                if self._unwanted():
+                if self._unleased():
                     return
         finally:
             self.withdraw()
@@ -120,29 +119,29 @@ class ServerSupervisor:
 
     def _ready(self) -> None:
         self.record("ready")
-        self.answered = self.asked = time.monotonic()
+        self.answered = self.checked = time.monotonic()
         line = {"started": self.began, "seconds": round(time.time() - self.began, 2)}
         with (self.folder / "starts.jsonl").open("a", encoding="utf-8") as starts:
             starts.write(json.dumps(line) + "\n")
 
     def _silent(self) -> bool:
-        """Whether the server has given no answer for too long; asks it now and then."""
+        """Whether the server has not answered for too long; asks it ten times in that span."""
         now = time.monotonic()
-        if now - self.asked < self.silence / 10:
+        if now - self.checked < self.silence / 10:
             return False
-        self.asked = now
+        self.checked = now
         if _healthy(self.port):
             self.answered = now
         return now - self.answered > self.silence
 
-    def _unwanted(self) -> bool:
-        """Whether nobody wants the server. Then the lock stays held to this process's end, so that nobody is told of
-        this server, nor starts another beside it."""
+    def _unleased(self) -> bool:
+        """Whether no lease is left. The lock then stays held until this process ends, so that no other process finds
+        this server or starts a second one."""
         if leases.live(self.folder):
             return False
         try:
             self.lock.acquire(timeout=0)
-        except Timeout:  # somebody is about to use it
+        except Timeout:  # a process is about to use it
             return False
         if leases.live(self.folder):
             self.lock.release()
@@ -151,7 +150,7 @@ class ServerSupervisor:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to the server, which ends what it started; SIGKILL for what is left after GRACE_SECONDS."""
+    """End the server with SIGTERM, then with SIGKILL after GRACE_SECONDS, and what it has left behind."""
     if server.poll() is None:
         server.terminate()
         try:
@@ -160,7 +159,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
             server.kill()
             server.wait()
     psutil.wait_procs(_below(), timeout=1)
-    while left := _below():  # one of them may have started another meanwhile
+    while left := _below():  # one may have started another since
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -168,7 +167,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 
 def _below() -> list[psutil.Process]:
-    """What the server has left; its orphans too, which this process adopts."""
+    """Processes that the server has left, including its orphans, which this process adopts."""
     found = []
     for process in descendants():
         try:
@@ -180,16 +179,16 @@ def _below() -> list[psutil.Process]:
 
 
 def main() -> None:
-    """Leave the parent, then keep the server."""
+    """Detach from the parent, then supervise the server."""
     folder, port, seconds, silence, sleeps, *command = sys.argv[1:]
     if os.fork():
         os._exit(0)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    keeper = ServerSupervisor(Path(folder), int(port), float(seconds), float(silence), sleeps == "sleeps")
+    supervisor = ServerSupervisor(Path(folder), int(port), float(seconds), float(silence), sleeps == "sleeps")
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: keeper.stopping.set())
-    keeper.run(command)
+        signal.signal(number, lambda *_: supervisor.stopping.set())
+    supervisor.run(command)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""vLLM servers of our own: found, started, put to sleep and woken. `tasks.engines.vllm.server_supervisor` owns each.
+"""Finds, starts, puts to sleep and wakes vLLM servers; `tasks.engines.vllm.server_supervisor` owns each.
 
-<cache>/servers/<digest>/   one server; the digest is over all that tells one server from another
-    lock           held while one is started, or given up
-    leases/        who wants it to live (`tasks.engines.vllm.leases`)
-    server.json    what runs: keeper, port, state; readable by its user alone, since it holds the API's key
-    server.log     what vLLM said; server.log.before: at the start before
-    starts.jsonl   a line a start that succeeded, with its seconds
+<cache>/servers/<digest>/   one server; the digest covers everything that tells servers apart
+    lock            held while a server starts or is given up
+    leases/         one file per lease (`tasks.engines.vllm.leases`)
+    server.json     supervisor, port and state; it holds the API key, so only its user can read it
+    server.log      output of vLLM; server.log.before: of the previous start
+    supervisor.log  output of the supervisor
+    starts.jsonl    one line per successful start, with its seconds
 
-Nobody starts a server before a request needs one. Servers listen on 127.0.0.1: stages and their iteration run on one
+A server starts when a request first needs it. Servers listen on 127.0.0.1: the stages of an iteration run on one
 machine.
 """
 
@@ -41,19 +42,19 @@ from tasks.engines.vllm.settings import engine_arguments, private_variables
 from tasks.ports import free_port
 
 POLL_SECONDS = 0.1
-SLEEP_LEVEL = 1  # weights wait in main memory, the KV cache is dropped
+SLEEP_LEVEL = 1  # moves the weights to main memory and drops the KV cache
 CALL_SECONDS = 120.0
-SUPERVISOR_SECONDS = 30.0  # until it has written server.json
-SILENCE_SECONDS = 120.0  # without an answer to /health, after which a server is ended
+SUPERVISOR_SECONDS = 30.0  # time limit for its first server.json
+SILENCE_SECONDS = 120.0  # a server that gives no answer to /health for this long is ended
 
 
 class Server(BaseModel):
-    """`server.json`: a server that runs, or is starting."""
+    """Content of `server.json`: a server that runs or is starting."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    keeper: int
-    keeper_started: float
+    supervisor: int
+    supervisor_started: float
     port: int
     key: str
     state: Literal["starting", "ready"]
@@ -66,7 +67,7 @@ class Server(BaseModel):
 
 
 def server_dir(section: EngineSection, model: ModelSection, cache_dir: Path) -> Path:
-    """The folder of the server that an engine's section describes. Imports neither torch nor vllm."""
+    """Folder of the server that an engine's section describes. Imports neither torch nor vllm."""
     known = {
         "model": model_digest(model),
         "shape": model.model_dump(mode="json", exclude={"name"}),
@@ -89,26 +90,26 @@ def _vllm_version() -> str:
 
 
 def read_server(folder: Path) -> Server | None:
-    """The server of a folder, if its keeper lives."""
+    """The server of a folder; None without a living supervisor."""
     try:
         server = Server.model_validate_json((folder / "server.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValidationError):
         return None
-    return server if leases.is_alive(server.keeper, server.keeper_started) else None
+    return server if leases.is_alive(server.supervisor, server.supervisor_started) else None
 
 
 def servers(cache_dir: Path) -> Iterator[tuple[Path, Server]]:
-    """All that run under a data root, with their folders."""
+    """All servers that run under a cache folder, with their own folders."""
     for folder in sorted((cache_dir / "servers").glob("*")):
         if server := read_server(folder):
             yield folder, server
 
 
 def acquire(section: EngineSection, model: ModelSection, cache_dir: Path) -> tuple[Server, Path]:
-    """A server that answers, started where none runs, woken where it sleeps; and this process's lease on it.
+    """A server that answers, started or woken if need be, and this process's lease on it.
 
     Raises:
-        EngineDied: it does not start; its log is named.
+        EngineDied: the server does not start; the message names its log.
     """
     folder = server_dir(section, model, cache_dir)
     lease = leases.hold(folder, "stage")
@@ -152,22 +153,29 @@ def _start(section: EngineSection, model: ModelSection, cache_dir: Path, folder:
 def launch(
     folder: Path, port: int, seconds: float, command: list[str], environment: dict[str, str], *, sleeps: bool
 ) -> None:
-    """Have a keeper start a server; returns when the keeper is on its own. Somebody must hold a lease.
+    """Start a supervisor, which starts a server; returns once the supervisor has recorded it. A lease must be held.
 
     Args:
-        folder: the server's.
-        port: on 127.0.0.1, where it will answer /health.
-        seconds: longest start.
-        command: the server's.
+        folder: of the server.
+        port: on 127.0.0.1, where the server will answer /health.
+        seconds: time limit of the start.
+        command: of the server.
         environment: its variables.
         sleeps: whether training stages put it to sleep.
     """
     times = (str(seconds), str(SILENCE_SECONDS))
-    keeper = [sys.executable, "-m", "tasks.engines.vllm.server_supervisor", str(folder), str(port), *times]
-    with (folder / "keeper.log").open("ab") as log:
-        # It leaves this process at once, and is then nobody's child here.
+    supervisor = [
+        sys.executable,
+        "-m",
+        "tasks.engines.vllm.server_supervisor",
+        str(folder),
+        str(port),
+        *times,
+    ]
+    with (folder / "supervisor.log").open("ab") as log:
+        # It detaches at once, so it is no child of this process.
         subprocess.run(
-            [*keeper, "sleeps" if sleeps else "stays", *command], cwd=PROJECT_ROOT, env=environment, check=True,
+            [*supervisor, "sleeps" if sleeps else "stays", *command], cwd=PROJECT_ROOT, env=environment, check=True,
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     deadline = time.monotonic() + SUPERVISOR_SECONDS
@@ -176,7 +184,7 @@ def launch(
 
 
 def command_line(arguments: dict[str, Any]) -> Iterable[str]:
-    """Arguments of vLLM's engine as those of its command; None is left out."""
+    """Arguments of vLLM's engine as options of its command; None is left out."""
     for name, value in arguments.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
@@ -198,19 +206,19 @@ def _ready(folder: Path) -> Server:
 
 
 def last_error(folder: Path) -> str:
-    """The last line of a server's log that tells of an error."""
+    """The last line of a server's log that reports an error, or else the last line."""
     log = folder / "server.log"
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    told = [line for line in lines if "Error" in line or "error:" in line]
-    return (told or lines or ["it said nothing"])[-1].strip()
+    errors = [line for line in lines if "Error" in line or "error:" in line]
+    return (errors or lines or ["it said nothing"])[-1].strip()
 
 
 def put_to_sleep(cache_dir: Path) -> list[str]:
-    """Have all servers that sleep in training stages free their memory, but those that a stage is using now; the next
-    stage that needs one wakes it.
+    """Have servers free their memory for a training stage, except those that a stage is using. The next stage that
+    needs a server wakes it.
 
     Returns:
-        What kept a server awake, a line each.
+        One line per server that failed to sleep.
     """
     failed = []
     for folder, server in servers(cache_dir):
@@ -223,7 +231,7 @@ def put_to_sleep(cache_dir: Path) -> list[str]:
 
 
 def answers(server: Server) -> bool:
-    """Whether a server is alive and well."""
+    """Whether a server answers /health."""
     try:
         _call(server, "GET", "/health", seconds=5)
     except RequestError:
@@ -244,13 +252,13 @@ def _call(server: Server, method: str, path: str, seconds: float = CALL_SECONDS)
 def serving(
     engines: Iterable[EngineSection], model: ModelSection, cache_dir: Path, stack: int | None = None
 ) -> Iterator[None]:
-    """Keep the servers of these engines alive from their first use to the end of an iteration.
+    """Hold leases on the servers of these engines for an iteration.
 
     Args:
-        engines: sections of the engines in use; those without `serve` don't count.
+        engines: sections of the engines in use; those without `serve` are ignored.
         model: the model in training.
-        cache_dir: that of the data root.
-        stack: pid of the local stack's supervisor, for which they then outlive the iteration, until it ends or an
+        cache_dir: of the data root.
+        stack: pid of the local stack's supervisor. The servers then outlive the iteration, until the stack ends or an
             iteration needs other servers. None: they end with the iteration.
     """
     folders = [server_dir(section, model, cache_dir) for section in engines if section.serve is not None]

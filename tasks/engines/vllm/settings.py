@@ -1,4 +1,4 @@
-"""What vLLM is told, in process as behind a server, and how its answers are read. Imports no vllm."""
+"""Arguments for vLLM, in process or as a server, and the reading of its results. Imports no vllm."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tasks.engines.protocol import Completion
 if TYPE_CHECKING:
     from tasks.chat.tokenizers import ChatTokenizer
 
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the ranks vLLM reserves room for
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the LoRA ranks that vLLM takes as a maximum
 
-# Without a size vLLM would take nearly all of main memory for its cache; compiling for CPU takes minutes.
+# Without a size vLLM takes nearly all of main memory for its KV cache. Compiling for CPU takes minutes.
 ON_CPU = {"kv_cache_memory_bytes": 2 << 30, "enforce_eager": True}
 
 
 def private_variables(cache_dir: Path) -> dict[str, str]:
-    """No usage statistics, and caches in `cache_dir`; what the user has set stays. vLLM reads these at import."""
+    """Environment that vLLM reads at import: no usage statistics, caches in `cache_dir`. The user's own values stay."""
     defaults = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_DO_NOT_TRACK": "1",
@@ -37,14 +37,14 @@ def private_variables(cache_dir: Path) -> dict[str, str]:
 def engine_arguments(
     section: EngineSection, model: ModelSection, base: Path | str, weights: Path | str, *, lora: bool
 ) -> dict[str, Any]:
-    """Arguments of vLLM's engine, by their names in Python.
+    """Arguments of vLLM's engine, by their Python names.
 
     Args:
-        section: `max_batch`, and `options`, which replace any of these arguments.
+        section: `max_batch`, and `options`, which override any of these arguments.
         model: dtype, context length, revision, LoRA rank and modules.
-        base: where the model's own weights and tokenizer are.
-        weights: what is served: `base`, or a checkpoint trained from it, which holds no tokenizer.
-        lora: make room for LoRA adapters beside the weights.
+        base: location of the model's own weights and tokenizer.
+        weights: the weights to serve: `base`, or a checkpoint trained from it, which holds no tokenizer.
+        lora: reserve room for LoRA adapters.
     """
     import torch
 
@@ -56,8 +56,8 @@ def engine_arguments(
         "dtype": model.dtype,
         "max_model_len": model.context_length,
         "max_num_seqs": section.max_batch,
-        "max_logprobs": -1,  # as many as a request asks for
-        "generation_config": "vllm",  # no sampling defaults out of the checkpoint
+        "max_logprobs": -1,  # no limit on what a request may ask for
+        "generation_config": "vllm",  # no sampling defaults from the checkpoint
         "enable_log_requests": False,
         "disable_log_stats": True,
         **(_lora_arguments(model, base) if lora else {}),
@@ -69,7 +69,7 @@ def engine_arguments(
 def _lora_arguments(model: ModelSection, base: Path | str) -> dict[str, Any]:
     rank = next((rank for rank in RANKS if rank >= model.lora.r), RANKS[-1])
     modules: str | list[str] | None = model.lora.target_modules
-    if isinstance(modules, str):  # "all-linear", or a pattern, which vLLM has no option for
+    if isinstance(modules, str):  # "all-linear", or a pattern, for which vLLM has no option
         modules = linear_modules(base, model.revision) if modules == "all-linear" else None
     return {
         "enable_lora": True,
@@ -81,10 +81,10 @@ def _lora_arguments(model: ModelSection, base: Path | str) -> dict[str, Any]:
 
 
 def linear_modules(path: Path | str, revision: str | None = None) -> list[str]:
-    """Names of a model's linear layers but for its output layer: what peft means by "all-linear".
+    """Names of a model's linear layers except the output layer: peft's meaning of "all-linear".
 
-    Named to vLLM, because by itself it puts LoRA on the output layer too, whose LoRA code then takes the positions
-    of prompt log-probabilities for requests and brings the engine down (0.32, two scoring requests at once).
+    vLLM by default puts LoRA on the output layer too. Its LoRA code there mistakes positions of prompt
+    log-probabilities for requests, and two scoring requests at once end the engine (vLLM 0.32).
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -97,10 +97,10 @@ def linear_modules(path: Path | str, revision: str | None = None) -> list[str]:
 
 
 def check_length(model: ModelSection, prompt: int, completion: int) -> None:
-    """Refuse what does not fit into the context window.
+    """Refuse a request that does not fit into the context window.
 
     Raises:
-        RequestError: prompt and completion together are longer.
+        RequestError: prompt and completion together (tokens) are longer.
     """
     if prompt + completion > model.context_length:
         raise RequestError(
@@ -118,10 +118,10 @@ def read_completion(
     finish_reason: str | None,
     stop_reason: int | str | None,
 ) -> Completion:
-    """A completion out of what vLLM reports: `text` as vLLM decoded it, tokens with the one that ended it."""
+    """A completion from vLLM's result: `text` as vLLM decoded it, `tokens` with the one that ended it."""
     ended_by_token = finish_reason == "stop" and isinstance(stop_reason, int | None)
     written = len(tokens) - 1 if ended_by_token else len(tokens)
-    # A stop string is cut off the text alone; else vLLM's text lacks marks that are special tokens.
+    # vLLM cuts a stop string off the text only. Otherwise its text lacks marks that are special tokens.
     cut = finish_reason == "stop" and not ended_by_token
     return Completion(
         text=text if cut else tokenizer.completion_text(list(prompt), list(tokens[:written])),

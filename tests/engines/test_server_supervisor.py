@@ -1,4 +1,4 @@
-"""Who keeps a server alive, and that it ends with them: the real keeper, over a server that starts at once."""
+"""Leases keep a server alive, and it ends with them: the real supervisor, over a server that starts at once."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ class Kept:
         wait_until(ready, 60, "the server's first answer")
         server = servers.read_server(self.folder)
         assert server is not None
-        pids = [server.keeper, *map(int, (self.folder / "pids").read_text().split())]
+        pids = [server.supervisor, *map(int, (self.folder / "pids").read_text().split())]
         return [psutil.Process(pid) for pid in pids]
 
 
@@ -55,7 +55,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     for lease in leases.live(server.folder):
         lease.unlink()
     if running := servers.read_server(server.folder):
-        all_end([psutil.Process(running.keeper)], 15)
+        all_end([psutil.Process(running.supervisor)], 15)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_server_outlives_one_of_two_who_want_it(kept: Kept, owner: subprocess.
     stale = leases.hold(kept.folder, "stage", gone.pid)
     stage.unlink()
     gone.wait()
-    wait_until(lambda: not stale.exists(), 15, "the keeper's next look at the leases")
+    wait_until(lambda: not stale.exists(), 15, "the supervisor's next look at the leases")
     assert all(process.is_running() for process in processes)
     owner.kill()
     owner.wait()
@@ -118,7 +118,7 @@ def test_a_server_that_stops_answering_is_ended_and_its_log_says_so(
     leases.hold(kept.folder, "stage")
     kept.start()
     processes = kept.wait_ready()
-    # The keeper asks ten times in so many seconds.
+    # The supervisor asks ten times in so many seconds.
     answers = kept.folder / "pids.answers"
     wait_until(lambda: len(answers.read_text().splitlines()) > 12, 60, "more answers than that")
     assert all(process.is_running() for process in processes)
@@ -128,7 +128,7 @@ def test_a_server_that_stops_answering_is_ended_and_its_log_says_so(
     assert "no answer to /health in 2 s" in servers.last_error(kept.folder)
 
 
-def test_a_killed_keeper_takes_its_server_along(kept: Kept) -> None:
+def test_a_killed_supervisor_takes_its_server_along(kept: Kept) -> None:
     leases.hold(kept.folder, "stage")
     kept.start()
     processes = kept.wait_ready()
