@@ -50,11 +50,9 @@ def has_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> bool:
 
 
 def for_templates(message: Message) -> Message:
-    """A message as every chat template reads it: no hidden chain of thought in it, arguments of calls as objects.
-
-    Templates differ in what they do with an earlier turn's reasoning (some leave it out, most print it) and with
-    arguments that are text (some quote them once more).
-    """
+    """A message in the form that all chat templates treat alike: without a hidden chain of thought, and with arguments
+    of calls as objects. (Some templates leave out an earlier turn's reasoning, most print it; some quote arguments that
+    are text once more.)"""
     if message["role"] != "assistant":
         return message
     changed = cast(Message, {**message, "content": split_reasoning(message["content"])[1]})
@@ -64,7 +62,7 @@ def for_templates(message: Message) -> Message:
 
 
 def for_servers(message: Message) -> Message:
-    """The same as OpenAI's interface wants it: arguments of calls as JSON text."""
+    """A message in the form of OpenAI's interface: as for_templates, but with arguments of calls as JSON text."""
     message = for_templates(message)
     if calls := message.get("tool_calls"):
         message["tool_calls"] = [_with_text(call) for call in calls]
@@ -93,8 +91,7 @@ def _with_object(call: ToolCall) -> ToolCall:
 
 
 def merge_system(messages: Sequence[Message]) -> list[Message]:
-    """Put a leading system message at the head of the first user message, for templates without a system
-    role."""
+    """Prepend a leading system message to the first user message, for templates without a system role."""
     if not messages or messages[0]["role"] != "system":
         return list(messages)
     system, *rest = messages
@@ -105,10 +102,12 @@ def merge_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def spell_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """Tools, their calls and their results as words of the system, the assistant and the user, for templates that
-    have no place for them. A call is written as it is read (`tasks.chat.response_parser`), in the most common form."""
+    """Put tools, calls and results into the words of the system, the assistant and the user, for templates without
+    tools. Calls take the most common form that `tasks.chat.response_parser` reads."""
     spelled: list[Message] = []
-    answering = False  # results that follow one another are one message: some templates want roles in turn
+    answering = (
+        False  # successive results become one message, because some templates require alternating roles
+    )
     for message in messages:
         result = message["role"] == "tool"
         if result and answering:

@@ -1,7 +1,7 @@
-"""What a model wrote, taken apart: its hidden chain of thought, its words, the tools it calls.
+"""Splits a model's response into its hidden chain of thought, its words, and its calls of tools.
 
-Families mark a call of a tool in their own way. Each way is recognised by its mark, so no setting says which model
-writes; a text that is marked as a call and can't be read is said to be broken, never guessed at.
+Each model family marks calls of tools in its own way. The mark itself tells which way, so no setting is needed. A text
+that is marked as a call but can't be read is reported as broken; nothing is guessed.
 """
 
 import ast
@@ -16,7 +16,7 @@ _MISTRAL, _MISTRAL_ARGS, _MISTRAL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _PYTHON = "<|python_tag|>"
 
 CLOSING = dict(_REASONING)
-"""Of each mark that opens a hidden chain of thought, the one that closes it."""
+"""The closing mark of each mark that opens a hidden chain of thought."""
 MARKS = (
     *(m for pair in _REASONING for m in pair),
     _HERMES,
@@ -26,7 +26,7 @@ MARKS = (
     _MISTRAL_ID,
     _PYTHON,
 )
-"""Marks that mean something in a completion, and stay in its text where they are special tokens."""
+"""Marks that stay in a completion's text even where they are special tokens."""
 
 _CLOSED_HERMES = re.compile(rf"{_HERMES}(.*?)(?:{_END_HERMES}|\Z)", re.DOTALL)
 _BARE = re.compile(r'\s*\{.*"(?:parameters|arguments)"\s*:.*\}\s*', re.DOTALL)
@@ -34,7 +34,7 @@ _NAMED_MISTRAL = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s
 
 
 class BrokenCall(ValueError):
-    """A call of a tool that can't be read; the message says why, in words for a row's `error`."""
+    """A call of a tool can't be read. The message gives the reason, for a row's `error`."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,14 @@ class Call:
 
 
 def split_reasoning(text: str) -> tuple[str | None, str]:
-    """Part a completion into its hidden chain of thought and its answer.
+    """Split a completion into its hidden chain of thought and its answer.
 
     Args:
-        text: what a model wrote, from the opening mark on where the prompt held that mark (engines see to it); a
-            server may have left it out.
+        text: the completion. Engines put an opening mark that the prompt held before it; a server may leave it out.
 
     Returns:
-        (reasoning, answer); reasoning is None where there is none. A reasoning that was never closed (cut
-        off by the token cap) leaves an empty answer.
+        (reasoning, answer); reasoning is None where there is none. A reasoning that was cut off by max_tokens leaves
+        an empty answer.
     """
     for opening, closing in _REASONING:
         before, closed, after = text.partition(closing)
@@ -66,21 +65,22 @@ def split_reasoning(text: str) -> tuple[str | None, str]:
 
 
 def read_calls(answer: str) -> tuple[str, tuple[Call, ...]]:
-    """Part an answer into its words and the tools it calls.
+    """Split an answer into its words and its calls of tools.
 
-    Understood are `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen, and most others since);
-    `[TOOL_CALLS]` before a JSON list, or before name`[ARGS]`{...} (Mistral); a JSON object with `parameters` that is
-    the whole answer, or stands behind `<|python_tag|>`, several parted by semicolons (Llama 3), there also
-    `name.call(key="value")`.
+    These forms are understood:
+    - Hermes, Qwen and most later families: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+    - Mistral: `[TOOL_CALLS]` before a JSON list, or before name`[ARGS]`{...}.
+    - Llama 3: a JSON object with `parameters` as the whole answer or after `<|python_tag|>`, several separated by
+      semicolons; after the tag also `name.call(key="value")`.
 
     Args:
-        answer: a completion without its chain of thought, written where tools were offered.
+        answer: a completion without its chain of thought, from a request that offered tools.
 
     Returns:
         (words, calls), both empty where there are none.
 
     Raises:
-        BrokenCall: it is marked as a call, and can't be read.
+        BrokenCall: the answer is marked as a call, but can't be read.
     """
     if _HERMES in answer:
         words = answer.partition(_HERMES)[0].strip()
@@ -95,7 +95,7 @@ def read_calls(answer: str) -> tuple[str, tuple[Call, ...]]:
         try:
             return "", _llama_calls(answer.strip())
         except BrokenCall:
-            return answer.strip(), ()  # nothing marks it: an object that is no call is an answer
+            return answer.strip(), ()  # an unmarked object that is no call is an answer
     return answer.strip(), ()
 
 
@@ -127,7 +127,7 @@ def _llama_calls(text: str) -> tuple[Call, ...]:
 
 
 def _python_call(text: str) -> Call:
-    """`tool.call(key="value")`, as models of Llama 3 call the tools they were born with."""
+    """`tool.call(key="value")`, Llama 3's form for its built-in tools."""
     try:
         call = ast.parse(text, mode="eval").body
         if isinstance(call, ast.Call) and not call.args:

@@ -1,7 +1,7 @@
-"""A family's chat template: messages to prompt text.
+"""Chat templates: messages to prompt text.
 
-What the template knows (a system role, tools, a hidden chain of thought) is found out by asking it;
-`tasks.chat.messages` makes up for what it lacks.
+Probe messages show what a template supports (a system role, tools, a hidden chain of thought); `tasks.chat.messages`
+puts the rest into words.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import datetime
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tasks.chat.messages import (
     Message,
@@ -26,11 +26,10 @@ from tasks.chat.response_parser import CLOSING, BrokenCall, Call, read_calls, sp
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Templates that tell the model today's date are told this one, which is what those of Llama 3 fall back to: a prompt
-# must not depend on the day.
+# Templates that print today's date are given this one, Llama 3's default, because a prompt must not depend on the day.
 TODAY = datetime.date(2024, 7, 26)
 
-# What a template is asked with, to see what it prints. Mistral's take ids of nine letters or digits alone.
+# Probe messages. Mistral's templates accept only ids of nine letters or digits.
 _QUESTION = Message(role="user", content="Look.")
 _TOOL: Tool = {
     "type": "function",
@@ -54,8 +53,8 @@ _EMPTY_REASONING = re.compile(
 )
 
 
-def template_arguments(thinking: bool) -> dict[str, bool | str]:
-    """What templates are told beside messages and tools, each of them under the names it knows."""
+def template_arguments(thinking: bool) -> dict[str, Any]:
+    """Further arguments of templates; each template reads the names it knows."""
     return {
         "enable_thinking": thinking,  # Qwen, GLM, SmolLM3 ...
         "thinking": thinking,  # DeepSeek, Granite
@@ -64,18 +63,18 @@ def template_arguments(thinking: bool) -> dict[str, bool | str]:
 
 
 def opening_of(text: str) -> str:
-    """The mark of a hidden chain of thought that a text ends with; empty where it ends with none."""
+    """The opening mark of a hidden chain of thought at the end of a text, or ''."""
     return next((mark for mark in CLOSING if text.rstrip().endswith(mark)), "")
 
 
 class ChatTemplate:
-    """A chat template, asked for prompts.
+    """Renders chats with a tokenizer's chat template.
 
     Args:
-        tokenizer: whose template it is.
+        tokenizer: holds the template.
 
     Raises:
-        RequestError: it has none.
+        RequestError: the tokenizer has no chat template.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -97,9 +96,9 @@ class ChatTemplate:
 
         Args:
             messages: the chat. Hidden chains of thought in it are left out.
-            tools: on offer.
-            thinking: the next turn begins with a hidden chain of thought, if the template knows one; else with the
-                answer: a chain of thought that the template opens is closed empty, unless it does so itself.
+            tools: tools on offer.
+            thinking: begin the next turn with a hidden chain of thought, if the template supports one. Otherwise a
+                chain of thought that the template opens is closed empty, so that the turn begins with the answer.
             add_generation_prompt: end where the assistant's next turn begins.
 
         Raises:
@@ -120,7 +119,7 @@ class ChatTemplate:
     def fit(
         self, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> tuple[list[Message], Sequence[Tool]]:
-        """The messages and tools that the template itself is given, with what it does not know put in words."""
+        """The messages and tools to give to the template, with what it does not support put into words."""
         fit = [for_templates(message) for message in messages]
         if has_tools(fit, tools) and not self._knows_tools:
             fit, tools = spell_tools(fit, tools), ()
@@ -129,8 +128,9 @@ class ChatTemplate:
     def _apply(
         self, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool, add_generation_prompt: bool
     ) -> str:
+        chat: list[Any] = [dict(message) for message in messages]
         text = self.tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
+            chat,
             tools=[dict(tool) for tool in tools] or None,
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
@@ -141,14 +141,14 @@ class ChatTemplate:
 
     @cached_property
     def _knows_system(self) -> bool:
-        """The template prints a system message, also where a tool has spoken last."""
+        """Whether the template prints a system message, also after the result of a tool."""
         system = Message(role="system", content="@@rules@@")
         chats = [[system, _QUESTION], [system, _QUESTION, _CALL, _RESULT]]
         return all(self._shows(chat, (), "@@rules@@") for chat in chats[: 1 + self._knows_tools])
 
     @cached_property
     def _knows_tools(self) -> bool:
-        """The template prints tools on offer, calls and results, and a call in a form that can be read again."""
+        """Whether the template prints tools, calls and results, and calls in a form that `read_calls` understands."""
         if not self._shows([_QUESTION, _CALL, _RESULT], (_TOOL,), "@@tool@@", "@@call@@", "@@result@@"):
             return False
         try:
@@ -161,12 +161,12 @@ class ChatTemplate:
 
         try:
             text = self._apply(messages, tools, thinking=False, add_generation_prompt=True)
-        except (TemplateError, TypeError):  # TypeError: a template that joins what it takes for text
+        except (TemplateError, TypeError):  # TypeError: the template joins an object as text
             return False
         return all(word in text for word in words)
 
     def answer(self, answer: Message, *, tools: Sequence[Tool]) -> str:
-        """What the family's model would have written to say an assistant's message, calls of tools included.
+        """The text that a model of this family would write for an assistant's message, including calls of tools.
 
         Raises:
             RequestError: the template refuses the message (several calls at once, for instance).
@@ -182,8 +182,8 @@ class ChatTemplate:
             raise RequestError(f"the chat template refuses this answer: {refused}") from refused
 
     def _said(self, answer: Message, tools: Sequence[Tool]) -> str:
-        """An assistant's message between the beginning of its turn and the turn's end, as the template prints it."""
-        # Under a short question: some templates print the tools elsewhere once they are answered.
+        """An assistant's message as the template prints it, without the beginning and end of the turn."""
+        # Some templates print the tools elsewhere once a call is answered, so the chat holds a single question.
         begun = self._apply([_QUESTION], tools, thinking=False, add_generation_prompt=True)
         begun = _EMPTY_REASONING.sub("", begun)
         words = Message(role="assistant", content="@@answer@@")

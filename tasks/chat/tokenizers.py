@@ -1,8 +1,8 @@
 """Chats as tokens: messages to prompt ids, answers to token ids and back.
 
-Inference and training both go through here, so that what is trained on is tokenised as what is generated
-from. Families differ in their templates (`tasks.chat.templates`) and in how they mark a hidden chain of thought
-and calls of tools (`tasks.chat.response_parser`); nothing outside these modules knows of it.
+Inference and training share this module, so both see the same tokens. Model families differ in their templates
+(`tasks.chat.templates`) and in their marks of hidden chains of thought and calls of tools
+(`tasks.chat.response_parser`); only this package knows of it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PROMPTS = 256  # encoded prompts kept
-OPENING_TOKENS = 16  # more than an opening mark and the white space behind it ever have
+OPENING_TOKENS = 16  # more than an opening mark and the whitespace after it take
 
 
 class ChatTokenizer:
-    """A tokenizer seen as what chats need of it.
+    """Encodes and decodes chats with a tokenizer of transformers.
 
     Args:
-        tokenizer: of transformers, with a chat template.
+        tokenizer: must have a chat template.
 
     Raises:
-        RequestError: it has no chat template.
+        RequestError: the tokenizer has no chat template.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -43,17 +43,17 @@ class ChatTokenizer:
         self.render, self.fit = self._template.render, self._template.fit
         added = tokenizer.added_tokens_decoder
         self._special = {i for i, token in added.items() if token.special} | set(tokenizer.all_special_ids)
-        # Marks of reasoning and calls are text to us, whether or not the family makes them special tokens.
+        # Marks of reasoning and calls stay in the text, even where they are special tokens.
         self._marks = {str(added[i]): i for i in self._special & added.keys() if str(added[i]) in MARKS}
         self._mark = re.compile(f"({'|'.join(map(re.escape, self._marks))})") if self._marks else None
-        # The tokenizers library refuses to be used by two threads at once ("Already borrowed").
+        # The tokenizers library raises "Already borrowed" when two threads use it at once.
         self._lock = threading.Lock()
-        # The wrapper around it costs several times what a short prompt's encoding does.
+        # The wrapper takes several times as long as the encoding of a short prompt itself.
         self._backend = tokenizer.backend_tokenizer if tokenizer.is_fast else None
         if self._backend is not None:
             self._backend.no_truncation()
             self._backend.no_padding()
-        # Several samples are drawn under one prompt, one request after the other.
+        # Requests for several samples of one prompt follow one another.
         self._prompt = lru_cache(maxsize=PROMPTS)(self._encode_prompt)
 
     def prompt_ids(
@@ -63,9 +63,9 @@ class ChatTokenizer:
 
         Args:
             messages: the chat.
-            tools: on offer.
-            thinking: the turn begins with a hidden chain of thought, if the family knows one. Without it they are what
-                an answer is written, scored and trained on under.
+            tools: tools on offer.
+            thinking: begin the turn with a hidden chain of thought, if the family supports one. Scoring and training
+                do without.
 
         Raises:
             RequestError: the template refuses the messages.
@@ -77,13 +77,13 @@ class ChatTokenizer:
         return self._encode(self.render(messages, tools=tools, thinking=thinking), plain=False)
 
     def completion_text(self, prompt: Sequence[int], completion: Sequence[int]) -> str:
-        """The text of a sampled completion, a hidden chain of thought marked from its beginning on also where the
-        prompt holds the opening mark."""
+        """Text of a sampled completion. If the prompt ends with the opening mark of a hidden chain of thought, the text
+        begins with it."""
         opening = opening_of(self.decode(prompt[-OPENING_TOKENS:]))
         return opening + self.decode(completion)
 
     def answer_text(self, answer: Message, tools: Sequence[Tool] = ()) -> str:
-        """An assistant's message as the family's model writes it, calls of tools included.
+        """An assistant's message as a model of this family writes it, including calls of tools.
 
         Raises:
             RequestError: the template refuses it.
@@ -91,8 +91,8 @@ class ChatTokenizer:
         return self._template.answer(answer, tools=tools)
 
     def segment_ids(self, segments: Sequence[str]) -> list[list[int]]:
-        """Token ids of each segment of an answer by itself, so that the tokens of each are known after concatenation.
-        A special token's name within the text is ordinary text here, but for marks of reasoning and calls."""
+        """Token ids of each segment of an answer, encoded separately, so that each segment's tokens are known. The name
+        of a special token counts as ordinary text, except for marks of reasoning and calls."""
         return [self._answer_ids(segment) for segment in segments]
 
     def _answer_ids(self, text: str) -> list[int]:
@@ -114,7 +114,7 @@ class ChatTokenizer:
 
     @cached_property
     def end_ids(self) -> list[int]:
-        """The token that ends an assistant turn: the first special token that the template puts after one."""
+        """The token that ends an assistant's turn: the first special token that the template prints after it."""
         marker = "@@answer@@"
         chat = [Message(role="user", content="hello"), Message(role="assistant", content=marker)]
         _, _, tail = self.render(chat, add_generation_prompt=False).rpartition(marker)
@@ -125,12 +125,12 @@ class ChatTokenizer:
 
     @property
     def pad_id(self) -> int:
-        """Fills a batch; masked wherever it stands."""
+        """Token that pads a batch; always masked."""
         pad = self.tokenizer.pad_token_id
         return int(pad) if pad is not None else self.end_ids[0]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text without special tokens, but for marks of reasoning and calls."""
+        """Text without special tokens, except for marks of reasoning and calls."""
         kept = self._marks.values()
         shown = [i for i in ids if i not in self._special or i in kept]
         with self._lock:
@@ -139,8 +139,8 @@ class ChatTokenizer:
 
 @lru_cache(maxsize=8)
 def shared_chat_tokenizer(path_or_name: Path | str, revision: str | None = None) -> ChatTokenizer:
-    """The same, loaded once a process: a stage's prompts, its engine and its trainer, and all stages of an iteration in
-    one process, read with one. Safe from any thread; not to be changed.
+    """As load_chat_tokenizer, but loaded once per process, for prompts, engines and trainers. Safe from any thread;
+    must not be changed.
 
     Raises:
         RequestError: as load_chat_tokenizer.
@@ -152,7 +152,7 @@ def load_chat_tokenizer(path_or_name: Path | str, revision: str | None = None) -
     """The tokenizer of a checkpoint folder or hub name.
 
     Args:
-        path_or_name: as `tasks.engines.models.resolve_model` gives it.
+        path_or_name: a folder or a hub name.
         revision: hub revision.
 
     Raises:
@@ -173,11 +173,10 @@ def load_chat_tokenizer(path_or_name: Path | str, revision: str | None = None) -
 
 
 def _is_plain(folder: Path) -> bool:
-    """Whether AutoTokenizer would take the plain class for a folder.
+    """Whether AutoTokenizer would choose the plain class for a folder.
 
-    Asking AutoTokenizer itself imports torch and all of generation, five times what tokenizing takes: seconds that a
-    stage whose engine is a server would spend on nothing else. For this one kind of model the choice is known to
-    depend on nothing but these two fields.
+    AutoTokenizer imports torch and all of generation, five times the cost of tokenizing, which a stage whose engine is
+    a server does not need. For this one kind of model the choice depends only on these two fields.
     """
     try:
         model = json.loads((folder / "config.json").read_text(encoding="utf-8"))

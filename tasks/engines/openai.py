@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible server: `vllm serve`, a hosted model. The server batches; this bounds the concurrency."""
+"""Client of any OpenAI-compatible server, such as `vllm serve` or a hosted model. Bounds the concurrent requests."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tasks.engines.protocol import Capabilities, Completion, Request, ScoreReque
 
 
 class OpenAIEngine:
-    """See the module.
+    """An engine over such a server.
 
     Args:
-        section: base_url, model, api_key_env (the variable is read here and nowhere else), max_batch, and options:
-            server: "vllm" says that the server is vLLM, which gives structured output and scoring;
-            structured: overrides whether the server takes `structured_outputs` in the request;
+        section: base_url, model, api_key_env (the only place that reads the variable), max_batch, and options:
+            server: "vllm" for a vLLM server, which offers structured output and scoring;
+            structured: overrides whether the server takes `structured_outputs` in a request;
             extra_body: further fields of every request; timeout_s, max_retries: of the client library.
 
     Raises:
-        RequestError: the key's variable is not set.
+        RequestError: the variable of the API key is not set.
     """
 
     def __init__(self, section: EngineSection) -> None:
@@ -32,7 +32,7 @@ class OpenAIEngine:
         self.capabilities = Capabilities(
             structured=bool(options.get("structured", self._vllm)), scoring=self._vllm, topk=self._vllm
         )
-        # A placeholder where none is named: the library would send $OPENAI_API_KEY to whatever server this is.
+        # Without a key a placeholder, because the library would send $OPENAI_API_KEY to this server.
         self._key = os.environ.get(section.api_key_env, "") if section.api_key_env else "none"
         if not self._key:
             raise RequestError(f"api_key_env: the environment variable {section.api_key_env} is not set")
@@ -43,7 +43,7 @@ class OpenAIEngine:
             max_retries=int(options.get("max_retries", 5)),
         )
         self._model, self._extra = str(section.model), dict(options.get("extra_body", {}))
-        self._slots = asyncio.Semaphore(section.max_batch)
+        self._concurrency = asyncio.Semaphore(section.max_batch)
 
     async def generate(self, request: Request) -> Completion:
         """As the protocol."""
@@ -80,7 +80,7 @@ class OpenAIEngine:
         )
 
     async def score(self, request: ScoreRequest) -> Scores:
-        """As the protocol; vLLM servers only, whose tokenizer is asked for the ids."""
+        """As the protocol; only for vLLM servers, which also tokenize."""
         if not self._vllm:
             raise RequestError("scoring needs a vLLM server; set options.server to vllm if it is one")
         prompt = await self._tokenize(
@@ -103,7 +103,7 @@ class OpenAIEngine:
         return pick_scores(segments, reported, request.top_k)
 
     def _template(self, thinking: bool) -> dict[str, Any]:
-        """What the server's chat template is told; other servers than vLLM may refuse the field."""
+        """Arguments of the server's chat template; servers other than vLLM may refuse the field."""
         return {"chat_template_kwargs": {"enable_thinking": thinking}} if self._vllm else {}
 
     async def _tokenize(self, **body: Any) -> list[int]:
@@ -113,7 +113,7 @@ class OpenAIEngine:
 
     async def _ask(self, call: Any, *arguments: Any, **fields: Any) -> Any:
         try:
-            async with self._slots:
+            async with self._concurrency:
                 return await call(*arguments, **fields)
         except OpenAIError as error:
             # Some servers repeat the key they were sent.
@@ -126,7 +126,7 @@ class OpenAIEngine:
 
 
 def _whole_text(message: Any) -> str:
-    """A message as the model wrote it, where the server has taken it apart into thought, words and calls."""
+    """A message as the model wrote it, from the reasoning, words and calls into which the server split it."""
     thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
     calls = [
         spell_call({"name": c.function.name, "arguments": c.function.arguments})

@@ -1,7 +1,6 @@
-"""The one protocol through which any stage asks any language model for text.
+"""The protocol of language models: chat requests in, completions or scores of given completions out.
 
-Chat requests in, completions out, asynchronous, the adapter chosen per request; plus scoring of given
-completions. A stage submits as many requests as it has; batching and concurrency are the engine's business.
+It is asynchronous, and each request chooses its adapter. A stage submits all its requests at once; the engine batches.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +14,8 @@ T = TypeVar("T")
 
 
 class EngineDied(Exception):
-    """The engine is gone, or does not start, so no request can be served any more: the stage fails, rather than fill
-    its rows with errors. The message says what to do."""
+    """The engine has ended or does not start, so the stage fails rather than fill its rows with errors. The message
+    says what to do."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,7 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters of one request. `temperature` 0 is greedy; `seed` keys this request's own random
-    stream."""
+    """Sampling parameters of one request. `temperature` 0 is greedy; `seed` keys the request's own random stream."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -47,25 +45,25 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """One completion to write. `regex`, where given, must match the whole completion (structured output), which then
-    begins with the answer, whatever `thinking` says."""
+    """One completion to generate. A `regex` must match the whole completion (structured output), so it rules out
+    `thinking`."""
 
     messages: tuple[Message, ...]
     sampling: Sampling
     adapter: Adapter | None = None  # None: the base model as it is
     regex: str | None = None
-    thinking: bool = False  # a hidden chain of thought first, where the chat template knows one
+    thinking: bool = False  # begin with a hidden chain of thought, if the chat template supports one
     tools: tuple[Tool, ...] = ()  # on offer
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What came back. `text` ends before the stop string or end-of-turn token. A hidden chain of thought stands before
-    the answer, between its marks, the opening one also where the prompt held it; calls of tools stand as the family
-    writes them (`tasks.chat.response_parser` takes both apart).
+    """A model's response.
 
-    token_ids and logprobs (nats, under the distribution actually sampled from at temperature 1 before any
-    grammar mask) have one entry a token and are empty where the engine does not give them.
+    `text` ends before the stop string or end-of-turn token. It includes a hidden chain of thought with both its marks,
+    even if the prompt held the opening one, and calls of tools in the form of the model's family
+    (`tasks.chat.response_parser` splits them). token_ids and logprobs (nats, at temperature 1 before any grammar mask)
+    have one entry per token, and are empty if the engine does not report them.
     """
 
     text: str
@@ -78,9 +76,8 @@ class Completion:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """A given completion to score. Segments are tokenised one by one and concatenated, so that the tokens
-    of each are known; the end-of-turn token is not part of them. They are an answer: it is scored as one that was
-    written without a hidden chain of thought."""
+    """A given completion to score, as an answer without a hidden chain of thought. Segments are tokenised separately
+    and concatenated, so that the tokens of each are known; they exclude the end-of-turn token."""
 
     messages: tuple[Message, ...]
     segments: tuple[str, ...]
@@ -90,10 +87,10 @@ class ScoreRequest:
 
 @dataclass(frozen=True)
 class Scores:
-    """Per segment, the log-probability (nats, temperature 1) of each of its tokens given all before it.
+    """Per segment, the log-probability (nats, temperature 1) of each token given all before it.
 
     top_ids and top_logprobs: per segment and token, the `top_k` most likely tokens at that position, most likely
-    first (fewer where the vocabulary is smaller); empty where none were asked for.
+    first (at most the vocabulary); empty without `top_k`.
     """
 
     segments: tuple[tuple[float, ...], ...]
@@ -106,12 +103,12 @@ def make_scores(
     logprobs: Iterable[float],
     top: Iterable[tuple[Sequence[int], Sequence[float]]] | None = None,
 ) -> Scores:
-    """Scores of tokens one after the other, cut into segments.
+    """Scores of successive tokens, cut into segments.
 
     Args:
-        segments: token ids; only their numbers count.
-        logprobs: one a token.
-        top: ids and log-probabilities of the most likely tokens, one pair a token; None: not asked for.
+        segments: token ids; only the lengths count.
+        logprobs: one per token.
+        top: ids and log-probabilities of the most likely tokens, one pair per token; None without `top_k`.
     """
     cut = _by_segment(segments, logprobs)
     if top is None:
@@ -127,12 +124,12 @@ def make_scores(
 def pick_scores(
     segments: Sequence[Sequence[int]], reported: Iterable[Mapping[int, float]], top_k: int
 ) -> Scores:
-    """Scores out of what vLLM reports.
+    """Scores from vLLM's report.
 
     Args:
         segments: token ids.
-        reported: at each token's position, log-probabilities of that token and of at least the `top_k` most likely.
-        top_k: of the request; 0: none are asked for.
+        reported: per token, log-probabilities of that token and of at least the `top_k` most likely at its position.
+        top_k: of the request.
     """
     positions = list(reported)
     tokens = (token for segment in segments for token in segment)
@@ -141,7 +138,7 @@ def pick_scores(
 
 
 def most_likely(logprobs: Mapping[int, float], k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The k most likely of some tokens: ids and log-probabilities. Servers report the given token on top of k."""
+    """Ids and log-probabilities of the k most likely tokens. Servers report the given token in addition to k."""
     first = sorted(logprobs.items(), key=lambda item: (-item[1], item[0]))[:k]
     return tuple(token for token, _ in first), tuple(value for _, value in first)
 
@@ -153,7 +150,7 @@ def _by_segment(segments: Sequence[Sequence[int]], values: Iterable[T]) -> tuple
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine can do. Checking a configuration refuses a role that needs more."""
+    """What an engine can do. A configuration whose roles need more is refused."""
 
     structured: bool = False  # Request.regex
     scoring: bool = False  # score()
@@ -172,10 +169,10 @@ class Engine(Protocol):
     capabilities: Capabilities
 
     async def generate(self, request: Request) -> Completion:
-        """Write one completion.
+        """Generate one completion.
 
         Raises:
-            RequestError: this request can't be served (too long for the context, refused by the server ...).
+            RequestError: this request can't be answered (too long for the context, refused by the server ...).
         """
         ...
 
@@ -183,7 +180,7 @@ class Engine(Protocol):
         """Log-probabilities of a given completion.
 
         Raises:
-            RequestError: as for generate, or the engine does not declare `scoring` (or `topk`, where it is asked).
+            RequestError: as for generate, or the engine does not declare `scoring` (with top_k, `topk`).
         """
         ...
 

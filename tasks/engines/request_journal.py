@@ -1,9 +1,9 @@
-"""Finished requests of an unfinished stage, so that one killed at 90% resumes at 90%.
+"""Finished requests of an unfinished stage, so that a stage killed at 90% resumes at 90%.
 
-A journal a stage fingerprint, one line an answer (`key<tab>json`), removed when the stage commits. A line is
-handed to the operating system as soon as the answer is known, so a killed process loses only what was in
-flight; a line that was cut short is ignored and cut off. The key covers the item, the sample, the model version
-and the whole rendered request: a changed prompt or seed is another request.
+One journal per stage fingerprint, with one line (`key<tab>json`) per response; it is removed when the stage commits. A
+line is written as soon as the response is known, so a killed process loses only requests in flight. An incomplete last
+line is cut off. The key covers the item, the sample, the model version and the whole rendered request: a changed
+prompt or seed is another request.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ class RequestJournal:
     """Completions and scores by request. One process writes a journal at a time.
 
     Args:
-        path: the journal; made where it is missing.
+        path: of the journal, created if missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,7 +32,7 @@ class RequestJournal:
 
     @staticmethod
     def key(request_key: str, sample: int, request: Request | ScoreRequest) -> str:
-        """Digest of all that determines an answer."""
+        """Digest of all that determines a response."""
         adapter = request.adapter and [request.adapter.version, request.adapter.digest]
         payload = {**vars(request), "adapter": adapter}
         if isinstance(request, Request):
@@ -41,19 +41,18 @@ class RequestJournal:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def completion(self, key: str) -> Completion | None:
-        """The completion kept under a key."""
-        if key not in self._known:
-            return None
-        return Completion(**{name: _frozen(value) for name, value in json.loads(self._known[key]).items()})
+        """The completion recorded under a key."""
+        return Completion(**self._fields(key)) if key in self._known else None
 
     def scores(self, key: str) -> Scores | None:
-        """The scores kept under a key."""
-        if key not in self._known:
-            return None
-        return Scores(**{name: _frozen(value) for name, value in json.loads(self._known[key]).items()})
+        """The scores recorded under a key."""
+        return Scores(**self._fields(key)) if key in self._known else None
+
+    def _fields(self, key: str) -> dict[str, Any]:
+        return {name: _frozen(value) for name, value in json.loads(self._known[key]).items()}
 
     def put(self, key: str, answer: Completion | Scores) -> None:
-        """Keep an answer."""
+        """Record a response."""
         self._file.write(f"{key}\t{json.dumps(vars(answer))}\n".encode())
 
     def close(self, *, remove: bool = False) -> None:
@@ -64,5 +63,5 @@ class RequestJournal:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists back to the tuples that they were."""
+    """Lists of JSON as the tuples that they were."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value

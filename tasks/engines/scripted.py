@@ -1,4 +1,4 @@
-"""Rules in place of a model: for tests, worked examples and scripted opponents."""
+"""Rules in place of a model, for tests, worked examples and scripted opponents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load_rules(path: str) -> Callable[..., Any]:
     """The callable at an import path 'module:callable'.
 
     Raises:
-        RulesError: there is none.
+        RulesError: it can't be imported or called.
     """
     module, colon, name = path.partition(":")
     if not (module and colon and name):
@@ -42,7 +42,7 @@ def load_rules(path: str) -> Callable[..., Any]:
 
 
 class ScriptedEngine:
-    """Asks a callable `rules(request) -> str | Completion`, which may be async and may raise. Where it has an
+    """Answers with a callable `rules(request) -> str | Completion`, which may be async and may raise. If it has an
     attribute `score(request) -> Scores`, the engine scores too.
 
     Args:
@@ -58,8 +58,7 @@ class ScriptedEngine:
         self.capabilities = capabilities(self._rules)
 
     async def generate(self, request: Request) -> Completion:
-        """As the protocol; what the rules raise, or a text that does not match the regex, fails this
-        request."""
+        """As the protocol. The request fails if the rules raise, or write a text that does not match the regex."""
         answer = await self._ask(self._rules, request)
         if isinstance(answer, str):
             words = len(answer.split())
@@ -87,8 +86,7 @@ class ScriptedEngine:
         except RequestError:
             raise
         except Exception as error:
-            # Rules are the user's code: whatever it raises is this request's failure, as with any other
-            # backend.
+            # Rules are the user's code, so anything they raise fails this request only.
             raise RequestError(f"the rules raised {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
@@ -96,5 +94,5 @@ class ScriptedEngine:
 
 
 def capabilities(rules: Callable[..., Any]) -> Capabilities:
-    """What rules can do; tokens are words, so there are no ids."""
+    """What rules can do. Their tokens are words, so there are no ids."""
     return Capabilities(structured=True, scoring=hasattr(rules, "score"), adapters=True)

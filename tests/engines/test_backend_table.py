@@ -36,7 +36,7 @@ def scripted(rules: str) -> EngineSection:
         (EngineSection(model="./nowhere"), "does not exist"),
     ],
 )
-def test_an_engine_that_can_not_be_had_is_one_clear_line(section: EngineSection, match: str) -> None:
+def test_a_section_that_can_not_work_is_refused_in_one_line(section: EngineSection, match: str) -> None:
     with pytest.raises(EngineConfigError, match=match) as refused:
         check_engine(section, ModelSection())
     assert "\n" not in str(refused.value)

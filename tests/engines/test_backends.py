@@ -78,7 +78,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     if name in ("served", "openai"):
         server: OwnServer = request.getfixturevalue("own_server")
         section = server.section
-        if name == "openai":  # the same server, as one that somebody else has started
+        if name == "openai":  # the same server, as one that the program has not started
             url, key = server.address()
             monkeypatch.setenv("TEST_KEY", key)
             options = {"server": "vllm"}
@@ -115,8 +115,8 @@ def test_a_backend_behaves_as_the_protocol_says(backend: Backend) -> None:
         await stop_strings_end_the_text(engine, backend.section)
         await logprobs_are_the_scores(engine, backend)
         await the_most_likely_tokens_come_with_the_scores(engine, backend)
-        await one_error_harms_nobody(engine, backend.section)
-        await cancellations_harm_nobody(engine, backend.section)
+        await one_error_leaves_other_requests_alone(engine, backend.section)
+        await cancellations_leave_other_requests_alone(engine, backend.section)
 
     backend.run(checks)
 
@@ -227,7 +227,7 @@ async def the_most_likely_tokens_come_with_the_scores(engine: Engine, backend: B
             assert logprob <= values[-1]
 
 
-async def one_error_harms_nobody(engine: Engine, section: EngineSection) -> None:
+async def one_error_leaves_other_requests_alone(engine: Engine, section: EngineSection) -> None:
     if section.backend == "scripted":
         broken = Request((Message(role="user", content="fail"),), Sampling())
     else:
@@ -246,7 +246,7 @@ async def one_error_harms_nobody(engine: Engine, section: EngineSection) -> None
             await engine.generate(ask(regex="(?<!a)b"))
 
 
-async def cancellations_harm_nobody(engine: Engine, section: EngineSection) -> None:
+async def cancellations_leave_other_requests_alone(engine: Engine, section: EngineSection) -> None:
     """One that has not begun, and as many as are computed at once, in the middle of their texts."""
     tasks = [asyncio.create_task(engine.generate(ask(seed=s))) for s in range(4)]
     await asyncio.sleep(0)

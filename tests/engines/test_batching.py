@@ -1,4 +1,4 @@
-"""Batches: what they are made of follows from what is asked, never from how long it takes to ask."""
+"""Batches: their contents depend on the requests, never on how long the callers take."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ def test_batches_are_the_same_however_slow_the_callers_are(pause: float) -> None
     assert [sorted(batch) for batch in batches] == [[10 * turn + n for n in range(6)] for turn in range(3)]
 
 
-def test_a_batch_is_chosen_when_all_have_asked() -> None:
+def test_a_batch_is_chosen_when_all_tasks_have_submitted() -> None:
     """More than fit wait too: who goes with whom would depend on how many had come when the thread looked."""
     batches: list[list[int]] = []
 

@@ -1,4 +1,4 @@
-"""Continuous batching: every row writes what it would write alone, whoever comes and goes beside it."""
+"""Continuous batching: every row generates what it would generate alone, while others join and leave."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import Message
-from tasks.engines.local import prefix_cache as prefixes_module
+from tasks.engines.local import prefix_cache as prefix_cache_module
 from tasks.engines.local import sampler
 from tasks.engines.local.engine import TransformersEngine
 from tasks.engines.local.kv_cache import KVCache
@@ -72,7 +72,7 @@ def test_rows_that_come_and_go_write_what_they_would_write_alone(
 
 
 @pytest.mark.parametrize("continuous", [True, False])
-def test_a_cancelled_request_frees_its_place_in_the_middle_of_its_text(
+def test_a_cancelled_request_frees_its_slot_in_the_middle_of_its_text(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, continuous: bool
 ) -> None:
     written = 0
@@ -102,7 +102,7 @@ def test_a_cancelled_request_frees_its_place_in_the_middle_of_its_text(
     assert written < 500
 
 
-def test_a_waiting_request_takes_a_freed_place_at_once(engine: TransformersEngine) -> None:
+def test_a_waiting_request_takes_a_freed_slot_at_once(engine: TransformersEngine) -> None:
     order: list[str] = []
 
     async def ask(name: str, tokens: int) -> None:
@@ -119,7 +119,7 @@ def test_a_waiting_request_takes_a_freed_place_at_once(engine: TransformersEngin
     assert order[-1] == "long"
 
 
-def test_only_what_is_new_in_a_prompt_is_read(engine: TransformersEngine) -> None:
+def test_only_the_new_part_of_a_prompt_is_prefilled(engine: TransformersEngine) -> None:
     assert engine._pool is not None
     read: list[int] = []
     engine._pool._base.register_forward_pre_hook(
@@ -187,7 +187,7 @@ def test_what_a_batch_held_is_free_at_its_end_without_the_garbage_collector(
         gc.enable()
 
 
-def test_the_head_computes_what_is_asked_of_it_in_one_product(engine: TransformersEngine) -> None:
+def test_the_output_layer_computes_the_requested_positions_in_one_product(engine: TransformersEngine) -> None:
     """No logits of prompts being read, and the rows that are written or scored in one piece: in several, torch would
     copy the weights for each."""
     seen: list[tuple[int, ...]] = []
@@ -214,16 +214,16 @@ def test_the_head_computes_what_is_asked_of_it_in_one_product(engine: Transforme
     assert max(rows for rows, _ in seen) == 3 and all(1 <= kept < 20 for _, kept in seen)
 
 
-def test_finished_rows_give_way_when_memory_is_full(
+def test_finished_rows_are_dropped_when_memory_is_full(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, known = KVCache(model, 2), PrefixCache()
     texts = [Text("", list(range(start, start + 2 * BLOCK))) for start in (0, 100, 200)]
     for text in texts:
-        cache.read(model, [0], [0], torch.tensor([list(text.tokens)]))
+        cache.prefill(model, [0], [0], torch.tensor([list(text.tokens)]))
         entry = known.add(text, 0)
         known.finish(entry, text, cache)
-        monkeypatch.setattr(prefixes_module, "KEPT_BYTES", 2 * entry.size)
+        monkeypatch.setattr(prefix_cache_module, "KEPT_BYTES", 2 * entry.size)
     assert [shared(text, known) for text in texts] == [0, 2, 2]
     found, tokens = known.find(Text("", [*texts[1].tokens, 5]))
     assert found is not None and found.slot is None and tokens == 2 * BLOCK

@@ -1,4 +1,4 @@
-"""The deterministic mode: a request's result does not depend on what runs beside it."""
+"""Deterministic mode: a result does not depend on the other requests."""
 
 import asyncio
 from pathlib import Path
@@ -39,7 +39,7 @@ async def scored_alone_and_crowded(engine: Engine, request: ScoreRequest) -> tup
     return alone, answers[-1]
 
 
-def test_companions_change_nothing_to_the_last_bit(
+def test_a_result_does_not_depend_on_other_requests_to_the_last_bit(
     tiny_model: Path, tiny_adapters: list[Adapter], tmp_path: Path
 ) -> None:
     async def check() -> None:
@@ -58,7 +58,9 @@ def test_companions_change_nothing_to_the_last_bit(
 
 
 @pytest.mark.model
-def test_companions_change_nothing_with_the_real_model(real_model: Path, tmp_path: Path) -> None:
+def test_a_result_of_the_real_model_does_not_depend_on_other_requests(
+    real_model: Path, tmp_path: Path
+) -> None:
     async def check() -> None:
         section = EngineSection(deterministic=True, max_batch=8)
         engine = build_engine(section, ModelSection(name=str(real_model)), tmp_path)

@@ -1,4 +1,4 @@
-"""Models and engines are checked before anything is loaded, with one clear line each."""
+"""Models are checked before anything is loaded, with one line per fault."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ from tasks.engines.models import ModelError, check_model, model_digest, resolve_
         ("two words", "neither a hub name"),
     ],
 )
-def test_a_model_that_can_not_be_had_is_one_clear_line(name: str, match: str) -> None:
+def test_a_model_that_can_not_be_found_is_refused_in_one_line(name: str, match: str) -> None:
     with pytest.raises(ModelError, match=match) as refused:
         check_model(name)
     assert str(refused.value).startswith("model.name: ") and "\n" not in str(refused.value)

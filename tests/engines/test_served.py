@@ -1,4 +1,4 @@
-"""A vLLM server of our own, for real: one start for many engines, adapters that come and go, sleep, sudden death."""
+"""A real vLLM server that the program starts: one start for many engines, adapters, sleep, crashes."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Models with sliding windows: their rows can't lie in slots; the library's batches serve them."""
+"""Models with sliding windows: the KV cache does not fit them; `generate` serves them."""
 
 import asyncio
 from pathlib import Path

@@ -116,7 +116,11 @@ class AdapterPool:
         name = re.sub(r"\W", "_", adapter.digest)  # names of modules hold no dots
         if name not in self._loaded:
             # Without peft's cast to float32, each layer computes in the weights' own dtype.
-            options: dict[str, Any] = {"adapter_name": name, "is_trainable": False, "autocast_adapter_dtype": False}
+            options: dict[str, Any] = {
+                "adapter_name": name,
+                "is_trainable": False,
+                "autocast_adapter_dtype": False,
+            }
             with naming(adapter):
                 if self._peft is None:
                     self._peft = PeftModel.from_pretrained(self._base, str(adapter.path), **options)

@@ -16,14 +16,16 @@ import torch
 from tasks.chat.messages import RequestError
 from tasks.engines.local.batching import Job
 from tasks.engines.local.kv_cache import KVCache
-from tasks.engines.local.prefill import chunks
+from tasks.engines.local.padding import chunks
 from tasks.engines.local.prefix_cache import Entry, PrefixCache, Text, shared
 from tasks.engines.local.sampler import Row, advance
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-JOIN_SHARE = 8  # prefill once an eighth of the slots is free: several prompts together are faster than one by one
+JOIN_SHARE = (
+    8  # prefill once an eighth of the slots is free: several prompts together are faster than one by one
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +126,7 @@ class ContinuousBatch:
         rows = [written.row for written in self._rows]
         last = torch.tensor([[(row.tokens or row.prompt)[-1]] for row in rows])
         starts = [written.held for written in self._rows]
-        logits = self._cache.write(self._model, starts, last)
+        logits = self._cache.decode(self._model, starts, last)
         by_row = {written.row: written for written in self._rows}
         advance(rows, logits.float(), lambda row: by_row[row].job.finish(row.completion()))
         for slot in reversed(range(len(rows))):
@@ -178,7 +180,7 @@ class ContinuousBatch:
         width = max(len(newcomer.unread) for newcomer in newcomers)
         if width:
             ids = [[*n.unread, *[self._pad_id] * (width - len(n.unread))] for n in newcomers]
-            self._cache.read(self._model, slots, [n.known for n in newcomers], torch.tensor(ids))
+            self._cache.prefill(self._model, slots, [n.known for n in newcomers], torch.tensor(ids))
         for slot, newcomer in zip(slots, newcomers, strict=True):
             entry = self._prefix_cache.add(Text(self._owner, newcomer.text.tokens[:-1]), slot)
             self._rows.append(Written(newcomer.job, entry))

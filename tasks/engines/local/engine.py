@@ -1,12 +1,13 @@
-"""The in-process backend: transformers' models under continuous batching, on CPU or one GPU.
+"""The in-process backend: models of transformers with continuous batching, on CPU or one GPU.
 
-Two modes. The usual one keeps its batch full: a row that ends makes place for a waiting request
-(`tasks.engines.local.continuous`). A row's random stream is its own, but its logits carry the rounding of its
-batch's shape. The deterministic one computes in float32 with shapes that follow from the request alone (rows
-filled up to max_batch, lengths of prompt and context rounded up), so that a request's result is bitwise
-independent of its companions; its batches are the library's `generate`, and so are those of models whose
-layers do not all attend to everything (sliding windows, recurrent states): there, once half of a batch is
-done the rest goes on alone.
+Three modes:
+- Continuous (`tasks.engines.local.continuous`, the default): a waiting request takes the slot of a finished row at
+  once. Each row has its own random stream, but the last digits of its logits depend on the shape of the batch, and so
+  on when other requests arrive.
+- Batches (`continuous: false`, and models with sliding windows or recurrent states): one `generate` after another
+  (`tasks.engines.local.generate_batches`).
+- Deterministic: `generate` in float32 with shapes that follow from one request alone, so that its result is bitwise
+  independent of the other requests.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tasks.engines.local.padding import padded
 from tasks.engines.local.prefix_cache import PrefixCache, Text, shared
 from tasks.engines.local.sampler import Row
 from tasks.engines.local.scoring import Scorer
-from tasks.engines.models import resolve_model
+from tasks.engines.models import check_length, resolve_model
 from tasks.engines.protocol import FULL_CAPABILITIES, Completion, Request, ScoreRequest, Scores, make_scores
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class TransformersEngine:
         # The rounding of fused attention on CPU depends on the thread that computes a row; eager attention's does not.
         attention = "eager" if section.deterministic else "sdpa" if cuda else grouped_attention()
         base = load_model(path, model.revision, dtype, self._device, attention)
-        self._section, self._context_length = section, model.context_length
+        self._section, self._model = section, model
         self._tokenizer: ChatTokenizer = shared_chat_tokenizer(path, model.revision)
         self._stop_ids = stop_ids(base, self._tokenizer)
         self._vocabulary = int(base.get_output_embeddings().weight.shape[0])
@@ -83,7 +84,7 @@ class TransformersEngine:
         """As the protocol."""
         thinking = request.thinking and request.regex is None
         prompt = self._tokenizer.prompt_ids(request.messages, tools=request.tools, thinking=thinking)
-        self._check_length(len(prompt), request.sampling.max_tokens)
+        check_length(self._model, len(prompt), request.sampling.max_tokens)
         grammar = self._grammar(request.regex) if request.regex else None
         row = Row(request.sampling, prompt, self._stop_ids, self._tokenizer, grammar)
         shape = (padded(len(prompt)), padded(request.sampling.max_tokens))
@@ -102,7 +103,7 @@ class TransformersEngine:
         prompt = self._tokenizer.prompt_ids(request.messages)
         segments = self._tokenizer.segment_ids(request.segments)
         length = sum(map(len, segments))
-        self._check_length(len(prompt), length)
+        check_length(self._model, len(prompt), length)
         if not length:
             return make_scores(segments, (), () if request.top_k else None)
         fixed = self._section.deterministic
@@ -119,13 +120,6 @@ class TransformersEngine:
         """As the protocol. Gives up a running batch after its current token."""
         await asyncio.to_thread(self._worker.close)
         self._pool, self._prefix_cache = None, PrefixCache()
-
-    def _check_length(self, prompt: int, completion: int) -> None:
-        if prompt + completion > self._context_length:
-            raise RequestError(
-                f"a prompt of {prompt} tokens and a completion of up to {completion} do not fit into "
-                f"model.context_length = {self._context_length}; raise it or shorten the role's max_tokens"
-            )
 
     def _grammar(self, regex: str) -> CompiledGrammar:
         try:

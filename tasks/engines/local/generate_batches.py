@@ -1,8 +1,7 @@
-"""Batches decoded by transformers' `generate`: in deterministic mode, with `continuous: false`, and for models that the
-slots of our KV cache do not fit.
+"""Batches decoded by transformers' `generate`, for what continuous batching can't do (`tasks.engines.local.engine`).
 
 Once half of a batch is done, the rest continues as a smaller batch; requests that arrive meanwhile wait for its end.
-In deterministic mode shapes follow from one request alone: rows are padded to the batch's size, lengths to full buckets.
+In deterministic mode rows are padded to the batch's size and lengths to full buckets, and a batch stays whole.
 """
 
 from __future__ import annotations

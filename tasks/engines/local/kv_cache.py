@@ -1,8 +1,8 @@
-"""A key-value cache of slots: rows of a batch come and go while the others are being written.
+"""A KV cache with one slot per row, so that rows join and leave a batch while others are being decoded.
 
-Transformers' dynamic cache pads all rows to one length and copies all of them at every token. Here a row lies in a
-slot of its own, its first token at position 0, so that it is written in place, what it leaves behind is overwritten by
-the next, and no row waits for another. Which positions a token sees follows from its own position alone.
+Transformers' dynamic cache pads all rows to one length and copies all of them at every token. Here each row has its own
+slot and starts at position 0 of it. Tokens are written in place, and a new row overwrites what the previous row left
+in the slot. A token's own position alone decides which positions it attends to.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 STEP = 128  # slots grow by multiples of this many positions
 
 Held = list[tuple[torch.Tensor, torch.Tensor]]
-"""A row's keys and values, a pair a layer, each [heads, tokens, head dim]."""
+"""A row's keys and values, one pair per layer, each [heads, tokens, head dim]."""
 
 
-def fits(model: torch.nn.Module) -> bool:
-    """Whether a model's rows can lie in slots: every layer attends to all that came before, by given positions."""
+def fits(model: PreTrainedModel) -> bool:
+    """Whether this cache fits a model: each layer attends to all earlier positions, and takes positions as input."""
     layers = DynamicCache(config=model.config).layers
     known = inspect.signature(model.forward).parameters
     return all(type(layer) is DynamicLayer for layer in layers) and "position_ids" in known
@@ -31,15 +34,15 @@ def fits(model: torch.nn.Module) -> bool:
 
 @dataclass(eq=False)
 class Places:
-    """Where the next tokens are written; a cache and its layers share it. (Layers that held their cache would keep it,
-    and its memory, until Python looks for cycles.)
+    """Where the next tokens are written. A cache shares it with its layers: a reference from the layers to the cache
+    would form a cycle, and keep the memory until the next garbage collection.
 
     Attributes:
-        rows: slots, [rows].
-        positions: of the tokens in them, [rows, tokens].
-        slots, capacity: how many slots there are to be, and how many positions in each.
-        width: positions that are seen.
-        leading: whether the rows are the first slots.
+        rows: slots of the rows, [rows].
+        positions: of the tokens in their slots, [rows, tokens].
+        slots, capacity: number of slots, and of positions in each, that the layers must have.
+        width: positions that attention reads.
+        leading: whether the rows are in the first slots, in order.
     """
 
     rows: torch.Tensor
@@ -50,13 +53,13 @@ class Places:
     leading: bool = True
 
     def reserve(self, slot: int, tokens: int, most: int) -> None:
-        """Room for tokens in a slot, of at most so many slots; layers make it when they are next written to."""
+        """Plan room for tokens in a slot, with at most `most` slots. Layers allocate it at their next write."""
         if slot >= self.slots:
             self.slots = min(most, max(slot + 1, 2 * self.slots))
         self.capacity = max(self.capacity, -(-tokens // STEP) * STEP)
 
 
-class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
+class KVCacheLayer(CacheLayerMixin):
     """One layer's keys and values, [slots, heads, positions, head dim]."""
 
     def __init__(self, places: Places) -> None:
@@ -64,7 +67,7 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
         self._places = places
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Make the slots, or more and longer ones. What is not written yet is 0: a masked NaN would spread."""
+        """Allocate the slots, or more and longer ones. Unwritten positions are 0: even a masked NaN would spread."""
 
         def longer(old: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor:
             _, heads, _, width = states.shape
@@ -77,17 +80,18 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
         self.is_initialized = True
 
     def reserve(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Room for what is about to be written, of these heads and widths."""
-        room = self.keys.shape if self.is_initialized else (0, 0, 0)
+        """Allocate what is planned, for states of these heads and dimensions."""
+        room = self.keys.shape if self.keys is not None else (0, 0, 0)
         if room[0] < self._places.slots or room[2] < self._places.capacity:
             self.lazy_initialization(key_states, value_states)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write tokens [rows, heads, tokens, head dim] to their rows' slots; give back all that those rows hold."""
+        """Write states [rows, heads, tokens, head dim] into the rows' slots; returns all states of those rows."""
         places = self._places
         self.reserve(key_states, value_states)
+        assert self.keys is not None and self.values is not None
         place = (places.rows[:, None], slice(None), places.positions)
         self.keys[place] = key_states.transpose(1, 2)
         self.values[place] = value_states.transpose(1, 2)
@@ -95,62 +99,62 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.keys[which, :, : places.width], self.values[which, :, : places.width]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """As transformers asks; masks are given whole, so it is of no consequence."""
+        """Required by transformers; without effect, because the mask is passed whole."""
         return self._places.width, 0
 
     def get_seq_length(self) -> int:
-        """As transformers asks; positions are given."""
+        """Required by transformers; without effect, because positions are passed."""
         return self._places.width
 
     def get_max_length(self) -> int:
-        """No bound but the model's."""
+        """No limit apart from the model's."""
         return -1
 
 
-class KVCache(Cache):  # type: ignore[misc]
-    """See the module.
+class KVCache(Cache):
+    """The cache of one model.
 
     Args:
-        model: `fits` is true of it.
-        most: rows at once; slots are made as they are needed.
+        model: must satisfy `fits`.
+        most: rows at once; slots are allocated as they are needed.
     """
 
-    def __init__(self, model: torch.nn.Module, most: int) -> None:
+    def __init__(self, model: PreTrainedModel, most: int) -> None:
         self._most, self._device = most, model.device
         nowhere = torch.zeros(0, dtype=torch.long, device=self._device)
         self.places = Places(nowhere, nowhere)
         layers = model.config.get_text_config(decoder=True).num_hidden_layers
         super().__init__(layers=[KVCacheLayer(self.places) for _ in range(layers)])
 
-    def read(
-        self, model: torch.nn.Module, slots: Sequence[int], starts: Sequence[int], tokens: torch.Tensor
+    def prefill(
+        self, model: PreTrainedModel, slots: Sequence[int], starts: Sequence[int], tokens: torch.Tensor
     ) -> None:
-        """Have the model read tokens behind what some slots hold.
+        """Compute keys and values of tokens that follow what the slots hold.
 
         Args:
             model: the model.
-            slots: of the rows; those from 0 on are read without copying.
-            starts: how much each slot holds.
-            tokens: ids [rows, tokens]. Padding stands on the right and is overwritten by what comes next.
+            slots: of the rows; the first slots, in order, are read without a copy.
+            starts: tokens that each slot holds.
+            tokens: ids [rows, tokens], padded on the right. Later tokens overwrite the padding.
         """
         self._forward(model, slots, starts, tokens, kept=0)
 
-    def write(self, model: torch.nn.Module, starts: Sequence[int], last: torch.Tensor) -> torch.Tensor:
-        """Have the model read the last token of each row, in the first slots, to write the next.
+    def decode(self, model: PreTrainedModel, starts: Sequence[int], last: torch.Tensor) -> torch.Tensor:
+        """Logits of the next token of each row; the rows are in the first slots.
 
         Args:
             model: the model.
-            starts: how much each slot holds.
-            last: ids [rows, 1].
+            starts: tokens that each slot holds.
+            last: ids of the rows' last tokens, [rows, 1].
 
         Returns:
-            The logits behind it, [rows, vocabulary].
+            [rows, vocabulary].
         """
         return self._forward(model, range(len(starts)), starts, last, kept=1)[:, 0]
 
     def _forward(
         self,
-        model: torch.nn.Module,
+        model: PreTrainedModel,
         slots: Sequence[int],
         starts: Sequence[int],
         tokens: torch.Tensor,
@@ -170,19 +174,24 @@ class KVCache(Cache):  # type: ignore[misc]
             position_ids=places.positions,
             past_key_values=self,
             use_cache=True,
-            # As positions: 0 of the last would mean all of them.
+            # As indices, because the number 0 would keep all.
             logits_to_keep=torch.arange(tokens.shape[1] - kept, tokens.shape[1], device=self._device),
         ).logits
         return logits
 
     def held(self, slot: int, tokens: int) -> Held:
         """Views of the first tokens of a slot."""
-        return [(layer.keys[slot, :, :tokens], layer.values[slot, :, :tokens]) for layer in self.layers]
+        return [(keys[slot, :, :tokens], values[slot, :, :tokens]) for keys, values in self._states()]
 
     def place(self, slot: int, held: Held, tokens: int) -> None:
-        """Copy the first tokens of a row into a slot."""
+        """Copy the first tokens of held states into a slot."""
         self.places.reserve(slot, tokens, self._most)
-        for layer, (keys, values) in zip(self.layers, held, strict=True):
+        for layer, (keys, values) in zip(cast("list[KVCacheLayer]", self.layers), held, strict=True):
             layer.reserve(keys[None], values[None])
-            layer.keys[slot, :, :tokens] = keys[:, :tokens]
-            layer.values[slot, :, :tokens] = values[:, :tokens]
+        for (own_keys, own_values), (keys, values) in zip(self._states(), held, strict=True):
+            own_keys[slot, :, :tokens] = keys[:, :tokens]
+            own_values[slot, :, :tokens] = values[:, :tokens]
+
+    def _states(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values of each layer."""
+        return [(layer.keys, layer.values) for layer in cast("list[Any]", self.layers)]

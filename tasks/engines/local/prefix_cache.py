@@ -1,7 +1,8 @@
-"""What was read and written before, by its beginning: an episode's next prompt goes on where its last one ended.
+"""Prefix cache: keys and values of earlier rows, found by their first tokens.
 
-A prompt is found by the digests of its blocks of tokens; what is found is compared token by token. Rows being written
-are found as well as finished ones; of those, the ones used longest ago give way.
+An episode's next prompt continues where its previous one ended. Digests of blocks of tokens find a row that begins
+alike; a comparison token by token gives the length of the shared prefix. Rows in progress are found as well as finished
+ones. Of the finished rows, the least recently used are dropped first.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import numpy as np
 
 from tasks.engines.local.kv_cache import Held, KVCache
 
-BLOCK = 16  # tokens; a shorter common beginning is read anew
+BLOCK = 16  # tokens; a shorter shared prefix is computed anew
 KEPT_BYTES = 1 << 30  # of finished rows
 
 
 @dataclass(eq=False)
 class Text:
-    """Tokens of one row, and under which parameters they were read.
+    """Tokens of one row, and the adapter under which their keys and values were computed.
 
     Attributes:
         owner: digest of the adapter; '' for none.
@@ -39,13 +40,13 @@ class Text:
 
     @cached_property
     def blocks(self) -> list[int]:
-        """A digest of each beginning of whole blocks, the shortest first."""
+        """A digest of each prefix of whole blocks, the shortest first."""
         data = self.ids.tobytes()
         return [hash((self.owner, data[:end])) for end in range(4 * BLOCK, len(data) + 1, 4 * BLOCK)]
 
 
 class Entry:
-    """A row that can be gone on from: in a slot while it is being written, then on its own."""
+    """An earlier row: in a slot of the KV cache while it is in progress, then with its own copy of keys and values."""
 
     def __init__(self, text: Text, slot: int) -> None:
         self.text = text
@@ -54,25 +55,25 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Bytes held outside the slots."""
+        """Bytes held outside the KV cache."""
         return sum(keys.nbytes + values.nbytes for keys, values in self.held)
 
 
 class PrefixCache:
-    """All entries, by the digests of their beginnings."""
+    """All entries, by the digests of their prefixes."""
 
     def __init__(self) -> None:
         self._by_block: dict[int, dict[Entry, None]] = {}
         self._finished: OrderedDict[Entry, None] = OrderedDict()
         self._size = 0
 
-    def __contains__(self, block: int) -> bool:
-        """Whether anyone begins with these blocks."""
+    def __contains__(self, block: object) -> bool:
+        """Whether an entry has the prefix with this digest."""
         return block in self._by_block
 
     def find(self, text: Text) -> tuple[Entry | None, int]:
-        """The entry that shares the longest beginning with a prompt, and its length; the prompt's last token is always
-        left to be read."""
+        """The entry that shares the longest prefix with a prompt, and that prefix's length in tokens. The prompt's last
+        token is never part of it."""
         if not (blocks := shared(text, self)):
             return None, 0
         entry = next(reversed(self._by_block[text.blocks[blocks - 1]]))
@@ -81,14 +82,14 @@ class PrefixCache:
         return entry, min(common(entry.text.ids, text.ids), len(text.tokens) - 1)
 
     def add(self, text: Text, slot: int) -> Entry:
-        """A row whose tokens have been read into a slot."""
+        """Add a row whose tokens are in a slot."""
         entry = Entry(text, slot)
         for block in text.blocks:
             self._by_block.setdefault(block, {})[entry] = None
         return entry
 
     def finish(self, entry: Entry, text: Text, cache: KVCache) -> None:
-        """The row leaves its slot; `text` is all that the slot holds of it."""
+        """Copy a row out of its slot; `text` is all that the slot holds of it."""
         assert entry.slot is not None
         for block in text.blocks[len(entry.text.blocks) :]:
             self._by_block.setdefault(block, {})[entry] = None
@@ -112,7 +113,7 @@ class PrefixCache:
 
 
 def shared(text: Text, known: Container[int]) -> int:
-    """How many of a text's first blocks are known; who knows a beginning knows the shorter ones too."""
+    """How many of a text's first blocks are known. Where a prefix is known, the shorter ones are too."""
     return bisect_left(text.blocks, True, key=lambda block: block not in known)
 
 

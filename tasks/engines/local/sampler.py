@@ -1,8 +1,7 @@
-"""Choosing tokens: one random stream, temperature, nucleus, grammar and end for each row of a batch.
+"""Samples tokens, with a random stream, temperature, top-p, grammar and stop condition per row of a batch.
 
-`generate` of transformers has one setting for a whole batch. So the choice is made here, in a logits
-processor that makes the chosen token the greatest; everything else (cache, positions, masks) stays the
-library's.
+`generate` of transformers has one setting for a whole batch. So a logits processor samples here and makes the sampled
+token the greatest; the cache, positions and masks stay the library's.
 """
 
 from __future__ import annotations
@@ -22,9 +21,7 @@ from tasks.engines.protocol import Completion, Sampling
 if TYPE_CHECKING:
     from xgrammar import CompiledGrammar
 
-
-CACHED_LOGITS = 1 << 16  # chosen from at once: 256 KiB in float32
-
+CACHED_LOGITS = 1 << 16  # sampled from at once on CPU: 256 KiB in float32
 
 _PHILOX = np.random.Philox(key=0)
 _STREAM = np.random.Generator(_PHILOX)
@@ -35,7 +32,7 @@ _ONE_AT_A_TIME = threading.Lock()
 def uniforms(seed: int, count: int) -> np.ndarray:
     """The first `count` numbers of the Philox stream with this key, in [0, 1).
 
-    One generator is set to the stream's beginning, again and again: making one asks the system for entropy first.
+    One generator is reset for each stream, because a new generator first draws entropy from the system.
     """
     with _ONE_AT_A_TIME:
         _KEYED["state"]["key"][:] = (seed % 2**64, 0)
@@ -47,12 +44,12 @@ class Row:
     """One completion being written.
 
     Args:
-        sampling: its parameters. The random stream is keyed by the seed alone: Philox is counter-based, so
-            the n-th number depends on (seed, n) and on nothing that runs beside it.
-        prompt: its prompt token ids.
+        sampling: its parameters. The seed alone keys the random stream: Philox is counter-based, so the n-th number
+            depends only on (seed, n).
+        prompt: token ids.
         stop_ids: tokens that end a turn.
-        tokenizer: to find stop strings.
-        grammar: what the whole completion must match, compiled.
+        tokenizer: decodes the text, to find stop strings.
+        grammar: compiled regex that the whole completion must match.
     """
 
     def __init__(
@@ -74,16 +71,16 @@ class Row:
         self.logprobs: list[float] = []
         self.text = ""
         self.finish_reason: str | None = None
-        self.unwanted = False  # its caller has gone
+        self.cancelled = False
 
     @property
     def done(self) -> bool:
-        """Nothing more is to be written."""
-        return self.unwanted or self.finish_reason is not None
+        """Whether no more tokens follow."""
+        return self.cancelled or self.finish_reason is not None
 
     @property
     def uniform(self) -> float:
-        """This step's number of the row's own stream, in [0, 1) by a float32's precision."""
+        """This step's number in the row's random stream, in [0, 1) also as a float32."""
         return min(float(self._uniforms[len(self.tokens)]), 1 - 2**-23)
 
     def allowed(self) -> torch.Tensor | None:
@@ -94,7 +91,7 @@ class Row:
         return None
 
     def accept(self, token: int, logprob: float) -> None:
-        """Take one chosen token; ends the row at a turn's end, a stop string or the cap."""
+        """Append a sampled token; ends the row at the end of the turn, a stop string or max_tokens."""
         if self.matcher is not None:
             self.matcher.accept_token(token)
         if token in self._stop_ids:
@@ -118,7 +115,7 @@ class Row:
         self.finish_reason = reason
 
     def completion(self) -> Completion:
-        """What was written; the end-of-turn token is not part of it."""
+        """The finished completion, without the end-of-turn token."""
         return Completion(
             text=self.text,
             finish_reason=self.finish_reason or "length",
@@ -130,17 +127,17 @@ class Row:
 
 
 def draw(rows: Sequence[Row], logits: torch.Tensor) -> tuple[list[int], list[float]]:
-    """Each row's next token, by inverse transform sampling of its own random number.
+    """Sample each row's next token, by inverse transform sampling with its own random number.
 
     Args:
         rows: R unfinished rows.
         logits: [R, vocabulary], raw, float32; overwritten.
 
     Returns:
-        The tokens, and their log-probabilities at temperature 1 before any grammar or nucleus.
+        The tokens, and their log-probabilities (nats) at temperature 1 before grammar and top-p.
     """
     logprobs = logits.log_softmax(dim=-1)
-    # 0 is greedy, where the scale is no matter
+    # temperature 0 is greedy, where the scale has no effect
     temperatures = [row.sampling.temperature or 1.0 for row in rows]
     if any(t != 1.0 for t in temperatures):
         logits /= torch.tensor(temperatures, device=logits.device)[:, None]
@@ -152,7 +149,7 @@ def draw(rows: Sequence[Row], logits: torch.Tensor) -> tuple[list[int], list[flo
     cumulative = logits.softmax(dim=-1).cumsum(dim=-1)
     uniforms = torch.tensor([row.uniform for row in rows], dtype=torch.float64, device=logits.device)
     reached = (uniforms * cumulative[:, -1]).to(cumulative.dtype)
-    # right=True: the first token whose cumulative probability exceeds u, so its own is not zero
+    # right=True: the first token whose cumulative probability exceeds u, so a token of probability 0 is never drawn
     tokens = torch.searchsorted(cumulative, reached[:, None], right=True)
     greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=logits.device)
     tokens = torch.where(greedy[:, None], logits.argmax(dim=-1, keepdim=True), tokens)
@@ -160,7 +157,7 @@ def draw(rows: Sequence[Row], logits: torch.Tensor) -> tuple[list[int], list[flo
 
 
 def advance(rows: Sequence[Row], logits: torch.Tensor, on_done: Callable[[Row], None]) -> dict[int, int]:
-    """Choose and take the next token of every row that is not done.
+    """Sample and append the next token of every unfinished row.
 
     Args:
         rows: R rows.
@@ -168,11 +165,11 @@ def advance(rows: Sequence[Row], logits: torch.Tensor, on_done: Callable[[Row], 
         on_done: called with each row as it ends.
 
     Returns:
-        The tokens, by the rows' numbers.
+        The tokens by row index.
     """
     chosen = {}
     left = [index for index, row in enumerate(rows) if not row.done]
-    # A few rows at a time: they fit into a CPU's cache, a whole batch is many passes over main memory.
+    # A few rows at a time fit into the CPU's cache; a whole batch would take many passes over main memory.
     together = len(rows) if logits.is_cuda else max(1, CACHED_LOGITS // logits.shape[1])
     for start in range(0, len(left), together):
         some = left[start : start + together]
@@ -187,12 +184,12 @@ def advance(rows: Sequence[Row], logits: torch.Tensor, on_done: Callable[[Row], 
     return chosen
 
 
-class RowSampler(LogitsProcessor):  # type: ignore[misc]
-    """Chooses every row's next token, and makes it the greatest logit for `generate` to take.
+class RowSampler(LogitsProcessor):
+    """Samples every row's next token, and makes its logit the greatest, so that `generate` picks it.
 
     Args:
         rows: in batch order.
-        pad_id: what finished rows go on with.
+        pad_id: token of finished rows.
         on_done: called with each row as it ends.
     """
 
@@ -200,19 +197,19 @@ class RowSampler(LogitsProcessor):  # type: ignore[misc]
         self.rows, self._pad_id, self._on_done = list(rows), pad_id, on_done
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Scores [rows, vocabulary] whose argmax is the choice; logits come in raw, in float32."""
+        """Logits [rows, vocabulary], raw in float32; the argmax of the result is the sampled token."""
         chosen = torch.full((len(self.rows), 1), self._pad_id)
         for index, token in advance(self.rows, scores, self._on_done).items():
             chosen[index] = token
         return scores.scatter_(1, chosen.to(scores.device), torch.inf)
 
 
-class Halt(StoppingCriteria):  # type: ignore[misc]
+class Halt(StoppingCriteria):
     """Stops `generate` when at most `floor` rows are unfinished, or when the engine is closing.
 
     Args:
-        sampler: whose rows are watched.
-        floor: rows that may be left; the caller goes on with those alone, in a smaller batch.
+        sampler: of the rows.
+        floor: unfinished rows that the caller continues in a smaller batch.
         closing: whether to give up.
     """
 
@@ -220,7 +217,7 @@ class Halt(StoppingCriteria):  # type: ignore[misc]
         self._sampler, self._floor, self._closing = sampler, floor, closing
 
     def __call__(self, input_ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:
-        """[rows], true everywhere or nowhere: the library stops when all are."""
+        """[rows], all true or all false: the library stops when all are true."""
         left = sum(not row.done for row in self._sampler.rows)
         stop = left <= self._floor or self._closing()
         return torch.full((len(self._sampler.rows),), stop, device=input_ids.device)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import RequestError
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
-from tasks.engines.models import resolve_model
+from tasks.engines.models import check_length, resolve_model
 from tasks.engines.protocol import (
     FULL_CAPABILITIES,
     Adapter,
@@ -29,12 +29,7 @@ from tasks.engines.protocol import (
     pick_scores,
 )
 from tasks.engines.reaper import descendants, watch
-from tasks.engines.vllm.settings import (
-    check_length,
-    engine_arguments,
-    private_variables,
-    read_completion,
-)
+from tasks.engines.vllm.settings import engine_arguments, private_variables, read_completion
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -91,9 +86,8 @@ class VllmEngine:
         )
         output = (await self._run(prompt, params, request.adapter)).outputs[0]
         tokens = list(output.token_ids)
-        chosen = [
-            position[token].logprob for token, position in zip(tokens, output.logprobs or [], strict=True)
-        ]
+        positions: list[Any] = list(output.logprobs or [])
+        chosen = [position[token].logprob for token, position in zip(tokens, positions, strict=True)]
         return read_completion(
             self._tokenizer, prompt, tokens, chosen, output.text, output.finish_reason, output.stop_reason
         )
@@ -113,10 +107,8 @@ class VllmEngine:
             temperature=0.0, max_tokens=1, prompt_logprobs=request.top_k, detokenize=False
         )
         output = await self._run(prompt + tokens, params, request.adapter)
-        reported = (
-            {token: entry.logprob for token, entry in position.items()}
-            for position in list(output.prompt_logprobs or [])[-len(tokens) :]
-        )
+        positions: list[Any] = list(output.prompt_logprobs or [])[-len(tokens) :]
+        reported = ({token: entry.logprob for token, entry in position.items()} for position in positions)
         return pick_scores(segments, reported, request.top_k)
 
     async def close(self) -> None:

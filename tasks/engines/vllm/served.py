@@ -15,7 +15,7 @@ from openai import APIConnectionError, APIStatusError, AsyncOpenAI, NotFoundErro
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import RequestError
 from tasks.chat.tokenizers import load_chat_tokenizer
-from tasks.engines.models import resolve_model
+from tasks.engines.models import check_length, resolve_model
 from tasks.engines.protocol import (
     FULL_CAPABILITIES,
     Adapter,
@@ -28,7 +28,7 @@ from tasks.engines.protocol import (
     pick_scores,
 )
 from tasks.engines.vllm.servers import acquire, answers, last_error, server_dir
-from tasks.engines.vllm.settings import check_length, read_completion
+from tasks.engines.vllm.settings import read_completion
 
 REQUEST_SECONDS = 1800.0  # longer than any request, since max_batch bounds how many wait
 BASE = "base"  # the server's name for the model without an adapter
@@ -58,7 +58,7 @@ class ServedEngine:
             timeout=REQUEST_SECONDS,
             max_retries=2,  # the server may have closed a connection that was kept open
         )
-        self._slots = asyncio.Semaphore(section.max_batch)
+        self._concurrency = asyncio.Semaphore(section.max_batch)
         self._loading: dict[str, asyncio.Lock] = {}
         self._loaded: set[str] = set()
         self._closed = False
@@ -135,7 +135,7 @@ class ServedEngine:
         if self._closed:
             raise RequestError("the engine is closed")
         try:
-            async with self._slots:
+            async with self._concurrency:
                 name = await self._load(adapter)
                 try:
                     answer = await self._client.completions.create(model=name, **fields)
@@ -158,7 +158,7 @@ class ServedEngine:
             return BASE
         if not adapter.is_lora:
             raise RequestError(
-                f"{adapter.path} holds no LoRA adapter, and a server of our own takes no other"
+                f"{adapter.path} holds no LoRA adapter, and a server takes no other; use backend vllm"
             )
         name = adapter.digest
         async with self._loading.setdefault(name, asyncio.Lock()):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.config import EngineSection, ModelSection
-from tasks.chat.messages import RequestError
 from tasks.engines.protocol import Completion
 
 if TYPE_CHECKING:
@@ -94,19 +93,6 @@ def linear_modules(path: Path | str, revision: str | None = None) -> list[str]:
     head = model.get_output_embeddings()
     linear = (n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head)
     return sorted({name.rpartition(".")[2] for name in linear})
-
-
-def check_length(model: ModelSection, prompt: int, completion: int) -> None:
-    """Refuse a request that does not fit into the context window.
-
-    Raises:
-        RequestError: prompt and completion together (tokens) are longer.
-    """
-    if prompt + completion > model.context_length:
-        raise RequestError(
-            f"a prompt of {prompt} tokens and a completion of up to {completion} do not fit into "
-            f"model.context_length = {model.context_length}; raise it or shorten the role's max_tokens"
-        )
 
 
 def read_completion(
