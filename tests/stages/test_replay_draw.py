@@ -11,7 +11,8 @@ from schemas.config import Config
 from storage.store import Committed, Store
 from tasks.pipeline.decision import resolve_inputs
 from tasks.pipeline.runner import run_stage
-from tasks.runtime.stage import Resolver, StageFailed
+from tasks.runtime.lineage import Resolver
+from tasks.runtime.stage import StageFailed
 from tests.support.committed import commit_rows, table
 from tests.support.iterations import Iterate
 from tests.support.rows import episode, transitions
