@@ -65,7 +65,9 @@ def _architecture(config: PretrainedConfig) -> dict[str, object]:
 def _load(section: ModelSection, path: Path | str, dtype: torch.dtype) -> PreTrainedModel:
     transformers_logging.disable_progress_bar()  # of reading and writing weights; stages have their own
     cuda = section.device == "cuda" or (section.device == "auto" and torch.cuda.is_available())
-    load: Callable[..., PreTrainedModel] = AutoModelForCausalLM.from_pretrained  # its decorator hides its signature
+    load: Callable[..., PreTrainedModel] = (
+        AutoModelForCausalLM.from_pretrained
+    )  # its decorator hides its signature
     model = load(str(path), revision=section.revision, dtype=dtype)
     model.to("cuda" if cuda else "cpu").eval()
     use_packing(model)

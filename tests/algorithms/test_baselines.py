@@ -6,7 +6,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from pydantic import ValidationError
 
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
@@ -35,7 +34,7 @@ def run_twice(config: Config, store: Store, iterate: Iterate) -> list[dict[str, 
         assert tuple(made) == ALGORITHMS[config.algorithm].stages
         assert [row.stage for row in plan(config)] == list(made)
         for stage, committed in made.items():
-            assert set(committed.manifest.tables) == {table.TABLE for table in STAGES[stage].tables}
+            assert set(committed.manifest.tables) == {table.TABLE for table in STAGES[stage].writes}
             assert decide(store, config, stage, number).reuse
         iterations.append(made)
     return iterations
@@ -176,7 +175,7 @@ def test_nlql_distils_the_action_that_is_most_probably_optimal(
 def test_the_critics_share_of_batches_is_none_without_a_critic(make_config: MakeConfig) -> None:
     for algorithm in ALGORITHMS:
         share = 0.25 if algorithm in ("nlac", "nlql") else 0.0
-        assert make_config(algorithm=algorithm).mix("policy") == share
+        assert ALGORITHMS[algorithm].mix(make_config(algorithm=algorithm), "policy") == share
 
 
 def test_a_run_holds_one_algorithm(make_config: MakeConfig, store: Store, iterate: Iterate) -> None:
@@ -193,10 +192,14 @@ def test_what_an_algorithm_lacks_is_refused(make_config: MakeConfig, tmp_path: P
     unscored = make_config("tests.support.rules:unscored", algorithm="nlql")
     with pytest.raises(ConfigError, match=r"roles\.evaluate\.engine: .* 'rules' does not score"):
         check_config(unscored, tmp_path / "data")
-    with pytest.raises(ValidationError, match=r"improvement\.action: algorithm nlql"):
-        make_config(algorithm="nlql", improvement={"action": "replayed"})
-    with pytest.raises(ValidationError, match=r"improvement\.from_iteration"):
-        make_config(algorithm="self_distillation", improvement={"from_iteration": 1})
+    replayed = make_config(algorithm="nlql", improvement={"action": "replayed"})
+    with pytest.raises(ConfigError, match=r"improvement\.action: algorithm nlql"):
+        check_config(replayed, tmp_path / "data")
+    alone = make_config(algorithm="self_distillation", improvement={"from_iteration": 1})
+    with pytest.raises(ConfigError, match=r"improvement\.from_iteration: .* \(nlac, nlql\)"):
+        check_config(alone, tmp_path / "data")
+    with pytest.raises(ConfigError, match=r"algorithm: 'sarsa' is unknown; use one of nlac, nlql"):
+        check_config(make_config(algorithm="sarsa"), tmp_path / "data")
     against_a_model = {
         "name": "textarena", "options": {"game": "TicTacToe-v0"}, "model": {"engine": "rules", "structured": False}
     }  # fmt: skip
