@@ -1,4 +1,4 @@
-"""Text environments behind one small protocol, found by name or by import path."""
+"""Text environments behind one small protocol, found by name or by import path. They know nothing of stages."""
 
 import importlib
 import inspect
@@ -11,15 +11,15 @@ from tasks.environments.registry import BUILTIN
 
 
 class UnusableEnvironment(Exception):
-    """An environment can't be made; the message names the field and the remedy."""
+    """An environment can't be constructed; the message names the field and the remedy."""
 
 
 def make_environment(section: EnvironmentSection) -> Environment:
-    """A fresh environment, for one episode at a time.
+    """A new instance of an environment.
 
     Raises:
-        UnusableEnvironment: unknown name, import path that does not import, options it does not take, a
-            game that can't be made, or a package that it needs and that is missing.
+        UnusableEnvironment: the name is unknown, the import path does not import, an option is refused, or a package
+            or game is missing.
     """
     factory = _factory(section.name)
     try:
@@ -34,19 +34,19 @@ def make_environment(section: EnvironmentSection) -> Environment:
 
 
 def check_environment_model(section: EnvironmentSection, environment: Environment) -> None:
-    """Refuse an environment whose model is missing, or one configured that nothing asks.
+    """Refuse an environment that needs an environment model and has none, or the reverse.
 
     Raises:
         UnusableEnvironment: the field and the remedy.
     """
     if asks_model(environment) and section.model is None:
         raise UnusableEnvironment(
-            f"environment.model: in {environment.name} a model speaks, and none is configured; set at least "
+            f"environment.model: {environment.name} needs an environment model and none is configured; set "
             "environment.model.engine to the name of an engine"
         )
     if section.model is not None and not asks_model(environment):
         raise UnusableEnvironment(
-            f"environment.model: no model speaks in {environment.name} with these options; remove it"
+            f"environment.model: {environment.name} needs no environment model with these options; remove it"
         )
 
 

@@ -1,4 +1,4 @@
-"""What any environment has to be, beside its own validation."""
+"""Checks of the protocol that every environment must pass, besides its own validation."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ METHODS = ("tasks", "reset", "step", "validate")
 
 
 def faults_of(environment: Environment) -> list[str]:
-    """Everything that is wrong with an environment, one line a fault; no model is asked."""
+    """All faults of an environment, one line each. Asks no model."""
     label = getattr(environment, "name", type(environment).__name__)
     lacking = [part for part in (*PARTS, *METHODS) if not hasattr(environment, part)]
     if lacking:
@@ -22,17 +22,17 @@ def faults_of(environment: Environment) -> list[str]:
 
 
 def _protocol(environment: Environment) -> Iterator[str]:
-    """Faults that need no knowledge of the task."""
+    """Faults that show without knowledge of the task."""
     known = {split: environment.tasks(split) for split in get_args(Split)}
     if not known["eval"] and not isinstance(environment, Unplayable):
-        yield "there is no task of split eval"  # one without training tasks can still be evaluated on
+        yield "there is no task of split eval"  # without training tasks it can still be evaluated on
     for split, tasks in known.items():
         if len({task.task_id for task in tasks}) < len(tasks):
             yield f"two tasks of split {split} have the same task_id"
         if any(task.split != split for task in tasks):
             yield f"tasks({split!r}) gives tasks of another split"
         if tasks != environment.tasks(split):
-            yield f"tasks({split!r}) gives other tasks when it is asked again"
+            yield f"tasks({split!r}) gives other tasks when it is called again"
     common = {task.task_id for task in known["train"]} & {task.task_id for task in known["eval"]}
     if common:
         yield f"a task is in both splits: {min(common)}"
@@ -40,7 +40,7 @@ def _protocol(environment: Environment) -> Iterator[str]:
     try:
         re.compile(form.regex)
     except re.error as error:
-        yield f"action_format.regex is no regular expression: {error}"
+        yield f"action_format.regex is not a regular expression: {error}"
     for name, path in environment.templates.items():
         if not path.is_file():
             yield f"templates: {name}: no file {path}"

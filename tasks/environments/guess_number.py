@@ -15,7 +15,7 @@ NUMBER = re.compile(r"\[(\d+)\]")
 
 @dataclass(frozen=True)
 class Span:
-    """The numbers that are still possible, both ends included."""
+    """The numbers that are still possible, including both ends."""
 
     low: int = LOWEST
     high: int = HIGHEST
@@ -34,29 +34,29 @@ class Span:
         return (self.low + self.high) / 2
 
     def after(self, guess: int, hint: str) -> "Span":
-        """What a hint on a guess leaves."""
+        """The numbers that a hint on a guess leaves."""
         if hint == "higher":
             return Span(max(self.low, guess + 1), self.high)
         return Span(self.low, min(self.high, guess - 1))
 
     def left(self, guess: int) -> int:
-        """How many numbers a guess can leave at most."""
+        """The most numbers that a guess can leave."""
         return max(guess - self.low, self.high - guess)
 
     def best(self) -> int:
-        """The least of `left` over all guesses."""
+        """The smallest `left` of any guess."""
         return (self.high - self.low + 1) // 2
 
 
 def guessed(text: str, form: ActionFormat) -> int:
-    """The number that a policy's text guesses, read as the game does: the first one in brackets of the action, whatever
-    stands around it; 0 where there is none."""
+    """The number that a policy's text guesses, read as the game reads it: the first number in brackets in the action;
+    0 if there is none."""
     found = NUMBER.search(read_action(text, form).action)
     return int(found[1]) if found else 0
 
 
 def left_by_hints(state: State, form: ActionFormat) -> Span:
-    """The numbers that are still possible in a state; one that was tried never is."""
+    """The numbers that the hints of a state leave; never one that was tried."""
     span = Span()
     answers = [*(turn.observation for turn in state.turns[1:]), state.observation]
     for turn, seen in zip(state.turns, answers, strict=False):
@@ -66,7 +66,7 @@ def left_by_hints(state: State, form: ActionFormat) -> Span:
 
 
 def likelier(span: Span, guess: int) -> str:
-    """The likelier hint on a guess where these numbers are left, each as likely."""
+    """The more probable hint on a guess, with the remaining numbers equally probable."""
     chances = {"higher": sum(n > guess for n in span), "lower": sum(n < guess for n in span)}
     return max(chances, key=lambda hint: chances[hint])
 
@@ -74,6 +74,6 @@ def likelier(span: Span, guess: int) -> str:
 def possible_share(
     states: Mapping[str, State], actions: Sequence[tuple[str, str]], form: ActionFormat
 ) -> float:
-    """Of actions (transition_id, whole text), the share whose guess the hints before it left possible."""
+    """The share of actions (transition_id, whole text) whose guess was still possible when it was made."""
     found = [guessed(text, form) in left_by_hints(states[identity], form) for identity, text in actions]
     return sum(found) / len(found)

@@ -1,7 +1,6 @@
-"""Logged conversations in the place of an environment: nothing can be played, an action is valid if it parses.
+"""The environment of logged conversations: it can't be played, and an action is valid if it parses.
 
-Here too: how an agent's turn of a logged conversation is written as an action, so that what is imported, what the
-policy is asked for and what is checked are one format.
+The format of an action lives here as well, so import, prompt and validity check share one.
 """
 
 import json
@@ -16,15 +15,16 @@ from tasks.text.formats import read_action, write_action
 
 NAME = "logged"
 RESPOND = "respond"
-"""Name of the call that speaks to the user; its argument is `content`."""
+"""The call that speaks to the user; its argument is `content`."""
 
 
 def call_format(longest: int | None = None) -> ActionFormat:
-    """How a call is written, or several as a list: JSON as `json.dumps` spaces it, on one line. Values within lists and
-    objects are left to `Logged.accepts`, so that the expression stays short.
+    """The format of one call or a list of calls: JSON on one line, spaced as by `json.dumps`.
+
+    `Logged.accepts` checks values within lists and objects, which keeps the expression short.
 
     Args:
-        longest: characters of a text, list or object in a call, at most.
+        longest: most characters of a text, list or object in a call; None for no limit.
     """
     times = "*" if longest is None else f"{{0,{longest}}}"
     text = rf'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{{4}}){times}"'
@@ -42,11 +42,11 @@ FORMAT = call_format()
 
 
 class Logged:
-    """The stand-in for an environment in a run that trains on imported episodes (`rollout: none`).
+    """The environment of a run that trains on imported episodes (`rollout: none`).
 
     Args:
-        longest: characters of a text, list or object in a call that the policy may write, at most; for a small model,
-            which ends none by itself. Empty: any number. Logged actions may be longer.
+        longest: most characters of a text, list or object in a call that the policy writes, for a small model that does
+            not end one by itself; None for no limit. Logged actions may be longer.
     """
 
     name = NAME
@@ -63,7 +63,7 @@ class Logged:
         self.action_format = call_format(longest) if longest is not None else FORMAT
 
     def tasks(self, split: Split) -> Sequence[Task]:
-        """None: episodes name their own."""
+        """None: the episodes bring their own."""
         return ()
 
     async def reset(self, task: Task) -> str:
@@ -73,7 +73,7 @@ class Logged:
         raise EpisodeFailed(self.unplayable)
 
     def accepts(self, action: str) -> bool:
-        """Whether an action parses: a call, or a list of calls."""
+        """Whether an action parses as a call or a list of calls."""
         try:
             read = json.loads(action)
         except ValueError:
@@ -82,7 +82,7 @@ class Logged:
         return bool(calls) and all(map(_is_call, calls)) and re.fullmatch(FORMAT.regex, action) is not None
 
     def validate(self) -> list[str]:
-        """There is nothing that could be wrong."""
+        """Nothing to check."""
         return []
 
 
@@ -96,13 +96,13 @@ def _is_call(value: object) -> bool:
 
 
 def action_text(content: str, calls: Sequence[tuple[str, str]]) -> str:
-    """What an agent said and called, as the text of an action.
+    """An agent's message as the text of an action.
 
-    With calls the content is the thought. Without, content that is an action in the format already stays as it is, and
-    any other is said to the user.
+    With calls, the content is the thought. Without calls, content that already is an action stays as it is, and any
+    other content is said to the user.
 
     Args:
-        content: what was said; may be empty.
+        content: the message's text; may be empty.
         calls: name and arguments (JSON text) of each tool call.
     """
     if calls:
@@ -117,5 +117,5 @@ def _write(name: str, arguments: str) -> str:
     try:
         read: Any = json.loads(arguments)
     except ValueError:
-        read = arguments  # stays as it is, and so does not parse
+        read = arguments  # kept as text, so the action does not parse
     return json.dumps({"name": name, "arguments": read}, ensure_ascii=False)

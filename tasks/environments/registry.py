@@ -1,4 +1,4 @@
-"""The built-in environments by name: what each is, what it needs, and where its class is."""
+"""The built-in environments by name: description, requirements, and import path."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -11,7 +11,7 @@ class Builtin:
     Attributes:
         path: import path of its factory.
         description: one line.
-        needs: what it takes beside this program, in words; empty: nothing.
+        needs: requirements beyond this program, in words; empty if it has none.
         package: the optional package that it imports.
         install: the command that installs that package.
     """
@@ -24,7 +24,7 @@ class Builtin:
 
     @property
     def missing(self) -> str | None:
-        """What to do before it can be made; None: nothing."""
+        """What to install before it can be used; None if nothing is missing."""
         if self.package is None or find_spec(self.package) is not None:
             return None
         return f"needs the package {self.package}, which is not installed; install it with: {self.install}"
@@ -37,7 +37,7 @@ BUILTIN = {
     ),
     "logged": Builtin(
         "tasks.environments.logged:Logged",
-        "imported conversations in the place of an environment: nothing is played",
+        "stands for imported conversations; can't be played",
         needs="conversations with rewards (nlac import), and rollout: none",
     ),
     "math": Builtin(
@@ -68,7 +68,7 @@ BUILTIN = {
     ),
     "twenty_questions": Builtin(
         "tasks.environments.twenty_questions:TwentyQuestions",
-        "20 Questions: find an object by questions that yes or no can answer",
+        "20 Questions: find an object by yes-or-no questions",
         needs="a model that answers (environment.model), or the option oracle: facts, which needs none",
     ),
 }

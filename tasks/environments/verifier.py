@@ -1,7 +1,7 @@
-"""Checking a model's answer where a hang can be ended: in a process with limits, shared by all episodes.
+"""Verifies a model's answer in another process with limits, shared by all episodes.
 
-Verifiers are symbolic programs that read what a model wrote. Some texts make them compute for ever, or end the process
-with them; then the answer scores 0 and says why.
+Verifiers are symbolic programs that parse what a model wrote. Some texts make them compute forever or crash their
+process. Such an answer scores 0, and its row records the reason.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class VerifierUnusable(Exception):
-    """A function can't be called in the verifier's process, whatever the answer."""
+    """A verifier function can't be imported, whatever the answer."""
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What a verifier said.
+    """The result of a verifier.
 
     Attributes:
         score: 0 unless the status is ok.
-        status: verifier_timeout: it was ended; verifier_crash: it ended the process; verifier_error: it raised.
-        error: what went wrong, when status is not ok.
+        status: verifier_timeout (exceeded its time), verifier_crash (its process ended), verifier_error (it raised).
+        error: what went wrong, unless the status is ok.
     """
 
     score: float
@@ -45,10 +45,10 @@ class Verified:
 
     @property
     def failure(self) -> Step | None:
-        """How an episode of one turn ends without a score; None where there is one.
+        """The last step of a single-turn episode without a score; None if there is a score.
 
-        An answer that makes a verifier raise is one that it can't read: an invalid action. Where the verifier was
-        ended nothing is known of the answer, and the step says so.
+        A verifier raises on an answer that it can't parse: an invalid action. A timeout or crash says nothing about the
+        answer, so the step carries that status instead.
         """
         if self.status == "ok":
             return None
@@ -61,11 +61,10 @@ async def verify(function: str, *arguments: Any, seconds: float) -> Verified:
     """Compute a score in another process.
 
     Args:
-        function: 'module:name' of a function that gives a number; its module imports what it needs at its top, since
-            imports are not counted in `seconds`.
-        arguments: of the function; what JSON can write.
-        seconds: CPU time after which the process is ended, so that a busy machine changes no score; ten times as
-            much on the clock.
+        function: 'module:name' of a function that returns a number. Its module imports its dependencies at the top,
+            since imports do not count towards `seconds`.
+        arguments: of the function; JSON values.
+        seconds: CPU time limit, so that a busy machine changes no score. The wall-clock limit is ten times as long.
 
     Raises:
         VerifierUnusable: the function can't be imported.
@@ -81,16 +80,13 @@ async def verify(function: str, *arguments: Any, seconds: float) -> Verified:
 
 
 async def compute(function: str, *arguments: Any, seconds: float) -> Any:
-    """Compute anything that JSON can write in such a process, where also sets have the same order each time.
+    """Compute a JSON value in such a process, where sets also have the same order every time.
 
-    Args:
-        function: see `verify`.
-        arguments: likewise.
-        seconds: likewise.
+    The arguments are those of `verify`.
 
     Raises:
         VerifierUnusable: the function can't be imported.
-        EpisodeFailed: it gives nothing.
+        EpisodeFailed: it raised, crashed or exceeded its time.
     """
     said = await _ask(function, arguments, seconds)
     if "value" not in said:
@@ -110,7 +106,7 @@ async def _ask(function: str, arguments: tuple[Any, ...], seconds: float) -> dic
 
 
 def _call(line: str) -> dict[str, Any]:
-    """Have a call answered by this thread's process; one that ended is replaced at the next call."""
+    """Send a call to this thread's process. The next call replaces a process that ended."""
     process: subprocess.Popen[str] | None = getattr(_OWN, "process", None)
     if process is None or process.poll() is not None:
         process = _OWN.process = _start()
@@ -119,7 +115,7 @@ def _call(line: str) -> dict[str, Any]:
         process.stdin.write(f"{line}\n")
         process.stdin.flush()
         said = process.stdout.readline()
-    except BrokenPipeError:  # ended before it had read the call
+    except BrokenPipeError:  # the process ended before it read the call
         said = ""
     if said.endswith("\n"):
         return dict(json.loads(said))
@@ -133,21 +129,21 @@ _OWN = threading.local()
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    """One thread a process: each waits for its own."""
+    """One thread per process; each waits for its own."""
     return ThreadPoolExecutor(WORKERS, thread_name_prefix="verifier")
 
 
 def _start() -> subprocess.Popen[str]:
-    # A process of its own, not one of multiprocessing: that would import the caller's main module again.
+    # Not multiprocessing, which would import the caller's main module again.
     search = os.pathsep.join(filter(None, [str(_ROOT), *sys.path]))
-    # Each thread would reserve some of the limited memory. Text hashes alike, so that sets have one order.
-    same = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    # Each thread would reserve some of the limited memory. A fixed hash seed gives sets one order.
+    fixed = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     process = subprocess.Popen(
         [sys.executable, "-m", "tasks.environments.verifier_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, **same, "PYTHONPATH": search},
+        env={**os.environ, **fixed, "PYTHONPATH": search},
         encoding="utf-8",
     )
     atexit.register(process.kill)

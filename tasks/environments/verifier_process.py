@@ -1,11 +1,10 @@
-"""A process that checks answers under limits, started by `verifier` as `python -m tasks.environments.verifier_process`.
+"""A process that verifies answers under limits; `verifier` starts it with `python -m`.
 
-Each line of standard input is a call, {"function": "module:name", "arguments": [...], "seconds": s}; the answer is a
-line, {"value": x}, or {"error": "..."} where the function raised, or {"unusable": "..."} where it can't be imported.
+Each line of standard input is a call, {"function": "module:name", "arguments": [...], "seconds": s}. The answer is one
+line: {"value": x}, {"error": "..."} if the function raised, or {"unusable": "..."} if it can't be imported.
 
-The limits are the kernel's: two timers whose signals nobody handles, so that they end this process even in the middle
-of C code that never comes back to the interpreter, and even when the parent is gone. A computation that grows without
-bound meets a limit on memory.
+The kernel enforces the limits. Two timers send signals that have no handler, so they end this process even inside C
+code that never returns to the interpreter, and even after the parent is gone. Memory is limited too.
 """
 
 import contextlib
@@ -19,20 +18,22 @@ from collections.abc import Callable
 from typing import Any
 
 MEMORY = 4 << 30  # bytes of address space
-PATIENCE = 10  # wall-clock seconds to a second of CPU time: one that sleeps, or waits for a busy machine
-IMPORTING = 60.0  # CPU seconds to import a function in; symbolic libraries are large
+PATIENCE = (
+    10  # wall-clock seconds per second of CPU time, for a function that sleeps or waits for a busy machine
+)
+IMPORTING = 60.0  # CPU seconds to import a function; symbolic libraries are large
 
 
 def set_timers(seconds: float) -> None:
-    """End this process after so much CPU time, or PATIENCE times as much wall-clock time; 0 takes both back."""
+    """End this process after this much CPU time, or PATIENCE times as much wall-clock time; 0 cancels both timers."""
     for number in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(number, signal.SIG_DFL)  # a library may have left a handler that a hang never reaches
+        signal.signal(number, signal.SIG_DFL)  # a library's own handler would not run during a hang in C code
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, seconds * PATIENCE)
 
 
 def answer(call: dict[str, Any]) -> str:
-    """The line that answers a call."""
+    """The answer to a call, as one line of JSON."""
     module, _, name = str(call["function"]).partition(":")
     set_timers(IMPORTING)
     try:
@@ -42,16 +43,16 @@ def answer(call: dict[str, Any]) -> str:
     set_timers(call["seconds"])
     try:
         return json.dumps({"value": function(*call["arguments"])})
-    except Exception as error:  # noqa: BLE001 - whatever an answer makes a verifier raise becomes a row's error
+    except Exception as error:  # noqa: BLE001 - anything a verifier raises becomes a row's error
         return json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
 
 
 def main() -> None:
     """Answer calls until standard input ends."""
-    # What a function prints must not get between the answers.
+    # What a function prints must not mix with the answers.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    with contextlib.suppress(ValueError, OSError):  # macOS knows no such limit
+    with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for line in sys.stdin:
         said = answer(json.loads(line))

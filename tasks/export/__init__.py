@@ -1,1 +1,1 @@
-"""The policy and its training rows for use outside: adapters, checkpoints, SFT rows, one played episode."""
+"""The policy and its training rows for use outside the store: adapters, checkpoints, SFT rows, one played episode."""

@@ -1,4 +1,4 @@
-"""One episode for people to read: the policy plays as in rollout and evaluation, and nothing is kept."""
+"""Plays one episode for people to read, as in rollout and evaluation. Nothing is stored."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +16,9 @@ def choose_task(policy: Policy, task_id: str | None, seed: int | None) -> Task:
     """The task to play.
 
     Args:
-        policy: names the environment.
-        task_id: of the eval or train split; None takes an eval task, which one by the seed.
-        seed: None is 0.
+        policy: its configuration names the environment.
+        task_id: a task of either split; None takes the eval task with number `seed`.
+        seed: 0 if None.
 
     Raises:
         StageFailed: there is no such task.
@@ -44,10 +44,10 @@ async def play(
     """Play one episode.
 
     Args:
-        policy: who plays.
-        task_id: see choose_task.
-        seed: root of the policy's random stream; None: the configuration's. It also chooses among tasks.
-        cache_dir: for engines' own caches.
+        policy: the player.
+        task_id: see `choose_task`.
+        seed: root of the policy's random stream, and choice of the task; None takes the configuration's.
+        cache_dir: for the engines' own caches.
 
     Raises:
         StageFailed: there is no such task.
@@ -67,7 +67,7 @@ async def play(
 
 
 def describe(result: EpisodeResult) -> Iterator[str]:
-    """The episode, turn by turn, then how it ended."""
+    """The episode as lines of text: every turn, then the result."""
     episode = result.episode
     yield f"{episode.environment}, task {episode.task_id}, played by {episode.policy_version}"
     for row in result.transitions:

@@ -1,4 +1,4 @@
-"""The trained policy, out of the store: as a peft adapter, or merged into a plain checkpoint."""
+"""Exports the trained policy from the store, as a peft adapter or merged into a plain checkpoint."""
 
 import json
 import shutil
@@ -21,15 +21,15 @@ NOTE = "nlac.json"
 
 
 class ExportError(Exception):
-    """There is nothing to export, or nowhere to put it; one line that says what to do."""
+    """There is nothing to export, or the target can't be written; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy that an iteration left, and the configuration that made it.
+    """A policy, and the configuration that trained it.
 
     Attributes:
-        config: the iteration's frozen configuration; the shipped one where nothing was run yet.
+        config: the iteration's frozen configuration; the default one if nothing was run yet.
         iteration: the iteration that trained it; None for the untrained or warm-started model.
         adapter: None for the untrained model.
     """
@@ -45,8 +45,8 @@ def find_policy(store: Store, run: str, iteration: int | None = None) -> Policy:
     Args:
         store: the artifact store.
         run: the run.
-        iteration: which; None takes the newest that has one, and where none has the model that iteration 0 begins
-            from: warm-started, or untrained. With algorithm react that is the policy of every iteration.
+        iteration: None takes the newest with a trained policy, or else the model that iteration 0 starts from,
+            warm-started or untrained. With algorithm react that model is the policy of every iteration.
 
     Raises:
         ExportError: that iteration trained no policy.
@@ -72,7 +72,7 @@ def find_policy(store: Store, run: str, iteration: int | None = None) -> Policy:
 
 
 def committed_adapter(committed: Committed, kind: str = "policy") -> Adapter:
-    """An adapter in a committed folder."""
+    """An adapter of a committed folder."""
     committed.check(content=False)
     entry = committed.manifest.adapters[kind]
     return Adapter(version=entry.version, path=committed.path / entry.folder, digest=entry.digest)
@@ -81,27 +81,27 @@ def committed_adapter(committed: Committed, kind: str = "policy") -> Adapter:
 def export_policy(
     policy: Policy, target: Path, *, merge: bool = False, dtype: Literal["float32", "bfloat16"] = "float32"
 ) -> None:
-    """Write a policy for use outside; whole or not at all. With `model.train: full` it is a checkpoint either way.
+    """Write a policy to a folder, atomically. With `model.train: full` the result is always a checkpoint.
 
     Args:
-        policy: what to write.
-        target: a folder that is empty or not there.
-        merge: a plain checkpoint with its tokenizer, the adapter merged into the weights (the untrained model
-            as it is), instead of the adapter alone.
-        dtype: of the merged weights. float32 is exact; bfloat16 takes half the space and rounds away changes
-            smaller than half a unit in a weight's last place, which is much of what a LoRA adapter learns.
+        policy: the policy.
+        target: a folder that is empty or does not exist.
+        merge: write a plain checkpoint with its tokenizer, with the adapter merged into the weights, instead of the
+            adapter alone.
+        dtype: of the merged weights. float32 is exact. bfloat16 takes half the space and rounds away changes smaller
+            than half a unit in a weight's last place, which is much of what a LoRA adapter learns.
 
     Raises:
-        ExportError: the folder is not empty, or the untrained model was asked for as an adapter.
-        tasks.engines.models.ModelError: the base model can't be had.
+        ExportError: the folder is not empty, or the policy is the untrained model and `merge` is false.
+        tasks.engines.models.ModelError: the base model is not available.
     """
     target = target.resolve()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ExportError(f"{target}: not an empty folder; give another one, nothing is overwritten")
+        raise ExportError(f"{target}: not an empty folder, and nothing is overwritten; choose another one")
     if policy.adapter is None and not merge:
         raise ExportError(
-            f"run '{policy.config.run}' has no trained policy yet: finish an iteration (make iteration), or "
-            "take the untrained model with --merge"
+            f"run '{policy.config.run}' has no trained policy yet; finish an iteration (make iteration), or "
+            "export the untrained model with --merge"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
@@ -122,7 +122,7 @@ def _write_adapter(config: Config, adapter: Adapter, folder: Path) -> None:
     if form_of(adapter.path) == "full":
         _write_tokenizer(config, folder)
         return
-    # peft's Auto classes and vLLM look the base model up here: a path or hub name, not our 'package:' names.
+    # peft's Auto classes and vLLM read the base model from here; they know no 'package:' names.
     path = folder / "adapter_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     settings |= {

@@ -1,9 +1,9 @@
-"""What a training stage trained on, as chat rows of prompt and completion for other trainers.
+"""Exports the rows of a training stage as chat rows of prompt and completion, for other trainers.
 
-A row is what TRL's SFTTrainer calls a conversational prompt-completion example (its "Dataset formats"):
-{"prompt": [{"role", "content"}, ...], "completion": [{"role": "assistant", "content"}]}, with `chat_template_kwargs`
-for the template, `tools` as JSON where calls are native, `id` (joins to the stage's source table) and `weight` (the
-importance weight on its loss).
+A row is a conversational prompt-completion example of TRL's SFTTrainer (its "Dataset formats"): {"prompt": [{"role",
+"content"}, ...], "completion": [{"role": "assistant", "content"}]}. Further keys are `chat_template_kwargs` for the
+template, `tools` as JSON if calls are native, `id` (joins to the stage's source table) and `weight` (importance weight
+of its loss).
 """
 
 import json
@@ -32,29 +32,29 @@ CRITIC_SFT = "critic-sft"
 
 
 def export_rows(store: Store, run: str, stage: str, target: Path, iteration: int | None = None) -> int:
-    """Write the rows of its own that a stage trained on, without those of the other role or of general chat, and
-    without those that were too long.
+    """Write the rows of its own role that a stage trained on, without the mixed-in rows of the other role, general
+    chat, and rows that were too long.
 
     Args:
         store: the artifact store.
         run: the run.
         stage: critic-sft or policy-distillation.
-        target: a file that is not there yet, .jsonl or .parquet; its folder is made.
-        iteration: which; None takes the newest in which the stage is committed.
+        target: a new file, .jsonl or .parquet; its folder is created.
+        iteration: None takes the newest in which the stage is committed.
 
     Returns:
-        How many.
+        Number of rows.
 
     Raises:
-        ExportError: the stage is not committed there, what it read or its prompts have changed since, or the file
-            can't be written so.
-        tasks.engines.models.ModelError: the model's tokenizer can't be had.
+        ExportError: the stage is not committed there, its inputs or prompts have changed since, or the file exists or
+            has another suffix.
+        tasks.engines.models.ModelError: the model's tokenizer is not available.
         tasks.runtime.stage.StageFailed: what the stage read is no longer committed.
     """
     if target.suffix not in (".jsonl", ".parquet"):
-        raise ExportError(f"{target}: give a file whose name ends in .jsonl or .parquet")
+        raise ExportError(f"{target}: the name must end in .jsonl or .parquet")
     if target.exists():
-        raise ExportError(f"{target}: exists; give another name, nothing is overwritten")
+        raise ExportError(f"{target}: exists, and nothing is overwritten; choose another name")
     committed = _committed(store, run, stage, iteration)
     number = committed.manifest.iteration
     config = frozen_config(store, run, number)

@@ -1,2 +1,2 @@
-"""Importing logged conversations: records read as a stream, each turned into an episode and its transitions, or a
-reject with the reason, and committed as a rollout. No stage, no model; constant memory."""
+"""Import of logged conversations as a rollout. Records are streamed in constant memory; each becomes an episode with
+its transitions, or a reject with the reason. Uses no stage and no model."""

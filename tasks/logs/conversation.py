@@ -1,8 +1,8 @@
 """One logged record as an episode and its transitions.
 
-A step is what was newly seen since the agent last spoke (system prompt, user, tool results) and the agent's message.
-Texts for prompts are written from the messages; the messages themselves are kept as JSON, so that the conversation can
-be had back exactly. The reward belongs to the last step, which is `done`.
+A step holds the messages since the agent last spoke (system prompt, user, tool results) and the agent's message.
+Prompts are written from the messages. The messages are also kept as JSON, from which the conversation can be restored
+exactly. The reward belongs to the last step, which is `done`.
 """
 
 import json
@@ -30,7 +30,7 @@ class Imported:
 
 @dataclass
 class _Step:
-    """What was seen, what the agent wrote, and what came after it: numbers of messages."""
+    """Indices of the messages seen, of the agent's message, and of those that follow the last one."""
 
     seen: list[int]
     agent: int
@@ -40,13 +40,14 @@ class _Step:
 def read_conversation(
     record: Any, number: int, *, run: str, iteration: int, tools: Sequence[Mapping[str, Any]]
 ) -> Imported:
-    """Turn a record into an episode.
+    """Convert a record to an episode.
 
     Args:
         record: as decoded from the file.
         number: of the record in the file.
-        run, iteration: where it goes.
-        tools: schemas of a record that has none of its own.
+        run: the run of the rows.
+        iteration: the iteration of the rows.
+        tools: tool schemas for a record without its own.
 
     Raises:
         Rejected: the record can't be used.
@@ -126,7 +127,7 @@ def _steps(messages: Sequence[LoggedMessage]) -> list[_Step]:
 
 
 def _task(record: LoggedRecord, numbers: Sequence[int]) -> str:
-    """The first observation: system prompt, tools, then what the user says."""
+    """The first observation: system prompt, tools, then the user's messages."""
     prompts = [n for n in numbers if record.messages[n].role in ("system", "developer")]
     said = [n for n in numbers if n not in prompts]
     parts = [_observation(record, prompts), tool_lines(record.tools or []), _observation(record, said)]
@@ -134,7 +135,7 @@ def _task(record: LoggedRecord, numbers: Sequence[int]) -> str:
 
 
 def _observation(record: LoggedRecord, numbers: Iterable[int]) -> str:
-    """Messages newly seen, as one text."""
+    """New messages as one text."""
     return "\n\n".join(_seen(record.messages, number) for number in numbers)
 
 
@@ -152,7 +153,7 @@ def _called(before: Sequence[LoggedMessage], call_id: str | None) -> str:
 
 
 def _action(message: LoggedMessage) -> tuple[str, Action]:
-    """An agent's message as the text of an action, and that text read again; valid if it parses."""
+    """An agent's message as the text of an action, and that text parsed."""
     calls = [(call.function.name, call.function.arguments) for call in message.tool_calls or ()]
     text = action_text(message.text, calls)
     read = read_action(text, FORMAT)
@@ -161,7 +162,7 @@ def _action(message: LoggedMessage) -> tuple[str, Action]:
 
 
 def logged_messages(transitions: pl.LazyFrame, episode_id: str) -> list[dict[str, Any]]:
-    """The conversation that an imported episode was made of, message by message as it was logged.
+    """The logged messages of an imported episode, unchanged.
 
     Raises:
         KeyError: there is no such episode, or it was not imported.
@@ -173,5 +174,5 @@ def logged_messages(transitions: pl.LazyFrame, episode_id: str) -> list[dict[str
 
 
 def _json(value: Any) -> str:
-    # The reader of large files gives fractions as Decimal; float is what JSON readers make of them anyway.
+    # ijson gives fractions as Decimal.
     return json.dumps(value, ensure_ascii=False, default=float)

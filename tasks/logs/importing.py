@@ -1,7 +1,7 @@
-"""`nlac import`: a file of logged conversations becomes a rollout of a run, committed whole or not at all.
+"""`nlac import`: a file of logged conversations becomes a rollout of a run, committed atomically.
 
-The rollout goes to the first iteration from the run's next one on that has nothing committed: 0 in a new run. Its
-fingerprint_inputs name the file by the sha256 of its content, so that the same file is never imported into a run twice.
+The rollout belongs to the run's next iteration with nothing committed, 0 in a new run. Its fingerprint inputs hold the
+sha256 of the file, so the same file is never imported into a run twice.
 """
 
 import json
@@ -29,15 +29,14 @@ from tasks.pipeline.decision import is_import
 from tasks.pipeline.iterations import next_iteration
 from tasks.runtime.stage import Output, StageFailed
 
-VERSION = 1
-"""Raised when the same file would be imported otherwise."""
+VERSION = 1  # increased when the same file gives other rows
 STAGE = "rollout"
-EXCERPT = 200  # characters of a rejected record that are kept
+EXCERPT = 200  # characters kept of a rejected record
 
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What is committed, and whether it was before."""
+    """The committed rollout, and whether the file was already imported."""
 
     committed: Committed
     known: bool
@@ -52,15 +51,15 @@ class ImportResult:
 
     @property
     def rejects(self) -> dict[str, int]:
-        """Kind of fault -> records."""
+        """Kind of fault -> number of records."""
         return self.committed.manifest.tables[Reject.TABLE].statuses
 
 
 def load_tools(path: Path) -> list[dict[str, Any]]:
-    """Tool schemas out of a JSON file: a list of {"type": "function", "function": {...}}, or of the functions alone.
+    """Tool schemas from a JSON file: a list of {"type": "function", "function": {...}}, or of the functions alone.
 
     Raises:
-        UnreadableLog: it can't be read, or is not that.
+        UnreadableLog: the file can't be read, or holds no tool schemas.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -89,20 +88,20 @@ def import_log(
     tools: list[dict[str, Any]] | None = None,
     report: Callable[[int], None] | None = None,
 ) -> ImportResult:
-    """Import a file into a run; a file that the run has already adds nothing.
+    """Import a file into a run. A file that was already imported adds nothing.
 
     Args:
         store: the artifact store.
         run: the run.
         path: the file.
         how: its format.
-        tools: tool schemas of conversations that come without.
-        report: told of the number of records read, now and then.
+        tools: tool schemas for conversations without their own.
+        report: called with the number of records read, every 1000 records.
 
     Raises:
         UnreadableLog: the file can't be read, or none of its records can be used.
         StageFailed: the run holds episodes that were played.
-        RunLocked: something else writes the run.
+        RunLocked: another process writes the run.
     """
     try:
         digest = sha256_file(path)

@@ -1,10 +1,10 @@
-"""Files of logged conversations, read record by record in constant memory.
+"""Reads files of logged conversations record by record, in constant memory.
 
 | format | what the file holds |
 |---|---|
 | openai-chat | one JSON array of records, or JSON objects one after another |
-| jsonl | one record a line; a broken line is a reject, the others are read |
-| parquet | one record a row; `messages` as a list of structs, or as JSON text |
+| jsonl | one record per line; a broken line becomes a reject |
+| parquet | one record per row; `messages` as a list of structs or as JSON text |
 """
 
 import json
@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 LogFormat = Literal["openai-chat", "jsonl", "parquet"]
-BATCH_ROWS = 32  # parquet rows decoded at once
+BATCH_ROWS = 32  # Parquet rows decoded at a time
 
 
 class UnreadableLog(Exception):
-    """A file can't be imported: missing, or not of its format. The message names the file and the remedy."""
+    """A file can't be imported; the message names the file, the fault and the remedy."""
 
 
 class BrokenRecord(str):
-    """A record that could not even be read, as its text."""
+    """The text of a record that is not JSON."""
 
 
 def read_records(path: Path, how: LogFormat) -> Iterator[tuple[int, Any]]:
@@ -36,10 +36,10 @@ def read_records(path: Path, how: LogFormat) -> Iterator[tuple[int, Any]]:
         how: its format.
 
     Yields:
-        (number, record): decoded JSON, its fractions as float or as Decimal, or a BrokenRecord.
+        (number, record): decoded JSON with fractions as float or Decimal, or a BrokenRecord.
 
     Raises:
-        UnreadableLog: it can't be read, or is broken as a whole.
+        UnreadableLog: the file can't be read, or is broken as a whole.
     """
     readers = {"openai-chat": _array, "jsonl": _lines}
     try:
@@ -70,7 +70,7 @@ def _array(stream: BinaryIO, path: Path) -> Iterator[tuple[int, Any]]:
     except ijson.JSONError as error:
         raise UnreadableLog(
             f"{path}: is not valid JSON after record {number} ({' '.join(str(error).split())[:120]}); nothing is "
-            "imported. Of records one a line, --format jsonl rejects the broken ones alone"
+            "imported. With one record per line, --format jsonl rejects only the broken ones"
         ) from error
 
 
@@ -97,7 +97,7 @@ def _parquet(path: Path) -> Iterator[Any]:
 
 
 def _parquet_value(name: str, value: Any) -> Any:
-    """A column's value; nested ones may be JSON text. Of a struct, NULL fields are absent but a message's content."""
+    """A column's value, without a struct's NULL fields except a message's content. Nested values may be JSON text."""
     if isinstance(value, str) and name in ("messages", "traj", "tools"):
         try:
             return json.loads(value)

@@ -1,4 +1,4 @@
-"""What a logged record has to be: messages in the form of OpenAI's chat API, and a reward. Other keys are kept."""
+"""Schema of a logged record: messages in the form of OpenAI's chat API, and a reward. Other keys are kept."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from tasks.logs.records import BrokenRecord
 
 
 class Rejected(Exception):
-    """A record that can't be used: the kind of fault, which is the row's status, and the reason."""
+    """A record can't be used; `kind` becomes the row's status, the message its error."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -48,7 +48,7 @@ class LoggedMessage(_Open):
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[ToolCall] | None = None
-    function_call: None = Field(None, description="what came before tool_calls; not read")
+    function_call: None = Field(None, description="predecessor of tool_calls; not supported")
 
     @property
     def text(self) -> str:
@@ -71,8 +71,7 @@ class Tool(_Open):
 
     @property
     def line(self) -> str:
-        """The tool on one line: its name, the names and types of its parameters (? where it may be left out), and what
-        it is for."""
+        """The tool on one line: name, names and types of its parameters (? marks an optional one), and description."""
         required = self.function.parameters.get("required", [])
         parameters = ", ".join(
             f"{name}{'' if name in required else '?'}: {kind.get('type', 'any') if isinstance(kind, dict) else 'any'}"
@@ -82,7 +81,7 @@ class Tool(_Open):
 
 
 class LoggedRecord(_Open):
-    """A record: one conversation, an episode."""
+    """A record: one conversation, which is one episode."""
 
     messages: list[LoggedMessage]
     reward: float = Field(allow_inf_nan=False)
@@ -94,10 +93,10 @@ class LoggedRecord(_Open):
 
 
 def check_record(record: Any) -> LoggedRecord:
-    """A record, checked. `traj` stands for `messages`.
+    """Validate a record. `traj` is an alias of `messages`.
 
     Raises:
-        Rejected: it is not one; the reason names the field.
+        Rejected: the record is not valid; the reason names the field.
     """
     if isinstance(record, BrokenRecord):
         raise Rejected("not_json", "the line is not JSON")
@@ -108,7 +107,7 @@ def check_record(record: Any) -> LoggedRecord:
     try:
         checked = LoggedRecord.model_validate(record)
     except ValidationError as error:
-        # Of the alternatives that a field has, the one that was followed furthest says most.
+        # Of a union's errors, the deepest one belongs to the alternative that matched best.
         worst = max(error.errors(include_input=False, include_url=False), key=lambda e: len(e["loc"]))
         field = ".".join(str(part) for part in worst["loc"])
         kind = {"messages": "bad_messages", "reward": "bad_reward"}.get(str(worst["loc"][0]), "bad_field")
@@ -121,5 +120,5 @@ def check_record(record: Any) -> LoggedRecord:
 
 
 def tool_lines(tools: Sequence[Tool]) -> str:
-    """Tools as the agent's prompt lists them; empty without any."""
+    """The list of tools in the agent's prompt; empty without tools."""
     return "\n".join(["Tools:", *(tool.line for tool in tools)]) if tools else ""

@@ -1,6 +1,6 @@
-"""What it is worth to do nothing, or anything, in an environment: the rate beside which a success rate is read.
+"""Success rate of a policy that does nothing or acts at random: the floor an evaluation is read against.
 
-Some tasks are won by doing nothing (of tau-bench's airline tasks 38%), others by luck.
+Doing nothing succeeds in some tasks (38% of tau-bench's airline tasks), luck in others.
 """
 
 import asyncio
@@ -17,23 +17,26 @@ from tasks.environments.base import Environment, EpisodeFailed, ListsActions, Na
 from tasks.runtime.context import StageContext
 from tasks.seeding import derive_seed
 
-VERSION = 1  # raised when the code below changes what it computes
-PLAYS = 10  # random episodes of each task; nothing done twice is nothing
+VERSION = 1  # increased when the code below computes another result
+PLAYS = 10  # random episodes per task; the do-nothing policy needs one
 
 
 class Baseline(BaseModel):
-    """A player without a model, and its success rate."""
+    """A policy without a model, and its success rate."""
 
     kind: Literal["random", "nothing"]
     success_rate: float
 
 
 async def baseline(ctx: StageContext, tasks: Sequence[Task]) -> Baseline | None:
-    """Success rate over tasks of random actions (the legal ones where the environment lists them, else out of its
-    action format where that can be sampled), or of the action that does nothing.
+    """Success rate over tasks of the random policy, or of the do-nothing policy where no action can be drawn.
 
-    It does not depend on the policy, so it is kept below the role client's `cache_dir` and computed once. None, and a line
-    in the stage's log, where a model that speaks in the environment could not be asked.
+    Random actions are drawn from the legal ones, or else by `ActionFormat.sample`. The rate does not depend on the
+    trained policy, so it is computed once and kept below the role client's `cache_dir`.
+
+    Returns:
+        None, with a line in the stage's log, if an episode failed, for instance because the environment model did not
+        answer.
     """
     environment = ctx.environment
     unique = list(dict.fromkeys(tasks))
@@ -51,7 +54,7 @@ async def baseline(ctx: StageContext, tasks: Sequence[Task]) -> Baseline | None:
 
 
 async def _play(ctx: StageContext, task: Task, number: int) -> bool | None:
-    """Whether an episode of up to `rollout.max_steps` actions succeeds; None where it broke off."""
+    """Whether an episode of up to `rollout.max_steps` actions succeeds; None if it failed."""
     episode_id = f"{ctx.config.run}/baseline/{task.task_id}/{number}"
     environment, success = ctx.new_environment(episode_id), False
     stream = random.Random(derive_seed(ctx.config.seed, "baseline", task.task_id, number))
@@ -64,10 +67,10 @@ async def _play(ctx: StageContext, task: Task, number: int) -> bool | None:
                 break
             observation = outcome.observation
     except EpisodeFailed as failure:
-        ctx.log.warning("no baseline beside this evaluation: task %s: %s", task.task_id, failure)
+        ctx.log.warning("no baseline for this evaluation: task %s: %s", task.task_id, failure)
         return None
     finally:
-        ctx.spoken.pop(episode_id, None)  # provenance for rows, and there are none
+        ctx.spoken.pop(episode_id, None)  # provenance for rows, which a baseline does not write
     return success
 
 
@@ -80,14 +83,14 @@ def _action(environment: Environment, observation: str, stream: random.Random) -
 
 
 def _digest(ctx: StageContext, environment: Environment, tasks: Sequence[Task]) -> str:
-    """Of all that determines a baseline."""
+    """Digest of everything that determines a baseline."""
     files = environment.files if isinstance(environment, ReadsFiles) else {}
-    speaks = ctx.config.environment.model
+    section = ctx.config.environment.model
     content: dict[str, Any] = {
         "version": VERSION,
         "environment": ctx.config.environment.model_dump(mode="json"),
-        "environment_model": ctx.config.engines[speaks.engine].model_dump(mode="json") if speaks else None,
-        "model": ctx.config.model.name if speaks else None,
+        "environment_model": ctx.config.engines[section.engine].model_dump(mode="json") if section else None,
+        "model": ctx.config.model.name if section else None,
         "files": {option: sha256_file(path) for option, path in files.items()},
         "tasks": [(task.task_id, task.seed) for task in tasks],
         "max_steps": ctx.config.rollout.max_steps,

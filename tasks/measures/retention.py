@@ -1,19 +1,19 @@
 """The retention check: how far the policy has drifted from the base model on general prompts.
 
-The prompts and their reference answers are fixed (`conversations.RETENTION`), and nothing is sampled: both models
-score the same tokens, so the figures have no noise and are comparable between iterations.
+The prompts and their reference answers are fixed (`tasks.datasets.chats.RETENTION`). Both models score the same tokens
+and nothing is sampled, so the figures have no noise and compare between iterations.
 
 - drift: mean over an answer's tokens of log p_policy - log p_base.
-- KL: mean over the same positions of a lower bound of KL(p_base || p_policy), from each model's own TOP_K most likely
-  tokens. The vocabulary falls into C, tokens in both lists; U, in the base's alone; and E, all others. Merging tokens
-  never raises a KL divergence, so with U and E each as one bucket
+- KL: mean over the same positions of a lower bound of KL(p_base || p_policy), from the TOP_K most probable tokens of
+  each model. The vocabulary splits into C, tokens in both lists; U, in the base's list only; and E, all others.
+  Merging tokens never increases a KL divergence, so with U and E as one bucket each
 
       KL >= sum_{v in C} p(v) log(p(v) / q(v)) + p_U log(p_U / q_U) + p_E log(p_E / (1 - q_C - q_U))
 
-  where p is the base's and q the policy's, and a set's mass is that of its tokens. All is known but q_U, what the
-  policy still gives to tokens that left its list: it is no more than the mass outside that list, nor than |U| times
-  the list's smallest probability. The bound takes the q_U up to there that makes the right side least. It is the KL
-  itself where the lists are the vocabulary, and large where a policy has nothing in common with its base.
+  where p is the base's probability and q the policy's, summed over a set's tokens. Only q_U is unknown, the policy's
+  probability of tokens that left its list. It is at most the mass outside that list, and at most |U| times the list's
+  smallest probability. The bound minimizes the right side over q_U within these limits. It equals the KL divergence if
+  the lists are the vocabulary, and is large if the policy has nothing in common with its base.
 """
 
 from collections.abc import Sequence
@@ -28,17 +28,16 @@ from tasks.runtime.role_client import BASE
 from tasks.runtime.stage import StageFailed
 
 TOP_K = 50
-# Smallest mass of what is left over: below it, 1 - sum of float32 probabilities is rounding.
-SMALLEST = 1e-6
+SMALLEST = 1e-6  # smallest remaining mass; less than that is rounding in 1 - sum of float32 probabilities
 
-TopK = tuple[Sequence[int], Sequence[float]]  # token ids, and their log-probabilities
+TopK = tuple[Sequence[int], Sequence[float]]  # token ids and their log-probabilities
 
 
 async def measure_retention(ctx: StageContext) -> list[Retention]:
     """Score every reference answer under the base model and under the policy, `inputs.adapters["policy"]`.
 
     Args:
-        ctx: of a stage that plays the role policy; its inputs hold no adapter "base".
+        ctx: context of a stage that plays the role policy and has no input adapter "base".
 
     Raises:
         StageFailed: the policy's engine gives no top-k log-probabilities.
@@ -92,11 +91,11 @@ def _top(scores: Scores) -> list[TopK]:
 
 
 def divergence(base: TopK, policy: TopK) -> float:
-    """The lower bound of KL(p_base || p_policy) at one position, nats; see the head of this module.
+    """The lower bound of KL(p_base || p_policy) at one position, in nats, as derived in the module's docstring.
 
     Args:
-        base: the base model's most likely tokens there.
-        policy: the policy's.
+        base: the base model's most probable tokens there.
+        policy: the policy's most probable tokens there.
     """
     ours = dict(zip(*policy, strict=True))
     common = [(p, ours[token]) for token, p in zip(*base, strict=True) if token in ours]
@@ -112,7 +111,7 @@ def divergence(base: TopK, policy: TopK) -> float:
 
 
 def retention_metrics(rows: Sequence[Retention]) -> dict[str, float]:
-    """Means over the prompts that were scored: drift and KL."""
+    """Mean drift and KL over the prompts that were scored."""
     scored = [row for row in rows if row.drift is not None and row.kl is not None]
     if not scored:
         return {}

@@ -1,1 +1,2 @@
-"""Texts of the roles: their formats, transcripts, leaks and discounting. Pure functions of strings."""
+"""Texts of the roles: their formats, transcripts, leaks and discounting. Functions of strings that know no other
+package of `tasks`."""

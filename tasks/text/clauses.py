@@ -1,6 +1,6 @@
-"""A text as its clauses and words, as the leak check sees them: which clauses assert, which words say the same.
+"""Clauses and words of a text for the leak check: which clauses assert, and which words mean the same.
 
-English only, and by words alone; `tasks.text.leaks` says what is made of it.
+English only, and by words only.
 """
 
 import re
@@ -45,21 +45,24 @@ Words = tuple[str, ...]
 
 
 def clauses_of(text: str) -> Iterator[tuple[str, bool]]:
-    """Each clause, and whether it asserts. A condition reaches to the end of its sentence, a hedge over "and" and
-    "so"; "but", "because" and the like end both. A question asserts nothing."""
+    """Each clause, and whether it asserts.
+
+    A condition extends to the end of its sentence, a hedge across "and" and "so"; "but", "because" and the like end
+    both. A question asserts nothing.
+    """
     for sentence in SENTENCE.findall(text):
         condition = hedge = False
         parts = ["", *JOINT.split(sentence)]  # joint, clause, joint, clause ...
         for joint, clause in list(pairwise(parts))[::2]:
             holds_on = _HOLDS_ON.fullmatch(joint) is not None
-            own = _QUOTED.sub("", clause)  # a quotation's own hedge does not hedge that it is said
+            own = _QUOTED.sub("", clause)  # a hedge inside a quotation does not hedge the quotation itself
             condition = (condition and (holds_on or joint in ",:")) or _CONDITION.search(own) is not None
             hedge = (hedge and holds_on) or _HEDGE.search(own) is not None
             yield clause, not (condition or hedge or sentence.endswith("?"))
 
 
 def plain(text: str) -> str:
-    """Lower case, short forms written out."""
+    """The text in lower case, with contractions expanded."""
     text = text.lower()
     for short, full in _SHORT_FORMS:
         text = text.replace(short, full)
@@ -67,7 +70,7 @@ def plain(text: str) -> str:
 
 
 def words_of(text: str) -> Words:
-    """The words by their stems, numbers by their value."""
+    """The stems of the words; numbers by their value."""
     return tuple(
         str(_NUMBERS.index(word)) if word in _NUMBERS else _DOUBLED.sub(r"\1", _ENDING.sub("", word))
         for word in _WORD.findall(text)
@@ -75,7 +78,7 @@ def words_of(text: str) -> Words:
 
 
 def rows_of(words: Words, length: int) -> set[Words]:
-    """All runs of `length` words in a row."""
+    """All n-grams of `length` words."""
     return {words[i : i + length] for i in range(len(words) - length + 1)}
 
 
@@ -90,7 +93,7 @@ def denies(words: Words) -> bool:
 
 
 _DENIALS = frozenset(words_of("no not never none nothing cannot"))
-_FRAME = frozenset(  # words that carry no fact of their own
+_FRAME = frozenset(  # function words, and words that every text of a role has
     words_of(
         "a an the this that these those it its he she they we i you his her their your our my him them us me there "
         "here is are was were be been being am do does did has have had will would can could may might must shall of "

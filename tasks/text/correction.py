@@ -1,4 +1,4 @@
-"""Correcting a chain of thought: measure the leak, rewrite, measure again, give up in a stated order."""
+"""Corrects a chain of thought: measure the leak, rewrite, measure again, and fall back to `on_failure`."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ CorrectionVerdict = Literal["clean", "rewritten", "thought_dropped", "row_droppe
 
 @dataclass(frozen=True)
 class Rewrite:
-    """What the corrector wrote; an empty text where its request failed."""
+    """The corrector's text; empty if its request failed."""
 
     text: str
     generation: Generation | None
@@ -41,14 +41,14 @@ async def correct(
 ) -> Corrected:
     """Rewrite a thought until it no longer leaks.
 
-    A rewrite is checked, not trusted: above the threshold it is asked for again, up to `section.attempts`
-    times; then the thought goes, or the whole row (`section.on_failure`).
+    Every rewrite is measured. Above the threshold another is requested, up to `section.attempts` in all; then the
+    thought or the whole row is dropped (`section.on_failure`).
 
     Args:
-        thought: as written; an empty one is clean.
-        section: threshold, attempts, and what happens when no rewrite passes.
-        measure: leak of a thought.
-        rewrite: asks the corrector for the n-th rewrite.
+        thought: the original; an empty one is clean.
+        section: threshold, number of attempts, and what to drop if no rewrite passes.
+        measure: gives the leak of a thought.
+        rewrite: requests the n-th rewrite from the corrector.
     """
     before = measure(thought)
     if not section.enabled or before.share <= section.threshold:

@@ -1,7 +1,7 @@
-"""Language discounting, measured: where a backed-up description has its words from.
+"""Measures language discounting: which inputs a backed-up description takes its words from.
 
-The bootstrap prompt asks for what happens next (s', r) first and foremost and for the rest of d' in less detail, so
-that what is far off fades. By words alone, as the leak check sees them: a paraphrase counts as in neither.
+The bootstrap prompt asks for what happens next (s', r) in most detail and for the rest of d' in less, so that the far
+future fades. Only words are compared, as in the leak check; a paraphrase counts as neither.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tasks.text.clauses import content_of, plain, words_of
 
 @dataclass(frozen=True)
 class Discounting:
-    """Shares of a description's distinct content words; what is left is in neither text.
+    """Shares of a description's distinct content words; the remainder to 1 is in neither text.
 
     Attributes:
         next: in s' or r, and not in d'.
@@ -27,16 +27,16 @@ class Discounting:
 def measure_discounting(
     description: str, *, next_observation: str, reward: float, future: str
 ) -> Discounting | None:
-    """Where a description of a transition that is not terminal has its content words from.
+    """The sources of the content words in the description of a non-terminal transition.
 
     Args:
-        description: d, as backed up from the others.
-        next_observation: what s' newly shows.
-        reward: r; counts as words, the way the bootstrap prompt shows it.
+        description: d, backed up from the others.
+        next_observation: the newest observation in s'.
+        reward: r; its words are those of the bootstrap prompt.
         future: d'.
 
     Returns:
-        None for a description without a content word.
+        None if the description has no content word.
     """
     own = _content(description)
     if not own:

@@ -1,6 +1,6 @@
-"""How the roles' texts are written and read: ReAct actions, thought-and-future, verdicts.
+"""Formats of the roles' texts: ReAct actions, futures with a thought, verdicts.
 
-Reading never guesses: a text without its format is marked malformed or not valid, and the row says so.
+Parsing never guesses: a text that lacks its format is marked malformed or not valid, and its row records that.
 """
 
 import re
@@ -10,9 +10,10 @@ from tasks.text.action_format import ActionFormat
 
 
 def _thought_then(name: str) -> tuple[re.Pattern[str], ...]:
-    """An optional thought, then a part `name`: where one begins a line, it is meant; a thought may speak of it too.
+    """Patterns of an optional thought followed by a part `name`. A `name` at the start of a line has precedence, since
+    a thought may mention it.
 
-    Written so that no text takes more than linear time: white space is stripped afterwards.
+    White space is stripped afterwards, which keeps the patterns linear in the length of any text.
     """
     return tuple(
         re.compile(rf"\s*+(?:Thought:(?P<thought>.*?){gap})?{name}:(?P<part>.*)", re.DOTALL)
@@ -32,19 +33,19 @@ _REWRITE = re.compile(
 
 
 def _split(text: str, patterns: tuple[re.Pattern[str], ...]) -> tuple[str, str] | None:
-    """Thought (or "") and the other part of a text; None where the other part is missing."""
+    """Thought (or "") and the other part of a text; None if the other part is missing."""
     match = next((found for pattern in patterns if (found := pattern.fullmatch(text))), None)
     return match and ((match["thought"] or "").strip(), match["part"].strip())
 
 
 def _line(chars: int) -> str:
-    """Free text on one line, as a regex."""
+    """Regular expression of free text on one line."""
     return rf"[^\n]{{1,{chars}}}"
 
 
 @dataclass(frozen=True)
 class Action:
-    """A thought and an environment action, as read from the model's text."""
+    """A thought and an environment action, parsed from a model's text."""
 
     thought: str
     action: str
@@ -52,8 +53,8 @@ class Action:
 
 
 def action_regex(form: ActionFormat, chars: int) -> str:
-    """The format of a whole action, for structured output: a thought of up to `chars` characters on one
-    line, then the environment's own format."""
+    """The format of a whole action, for structured output: a thought of up to `chars` characters on one line, then the
+    environment's own format."""
     return rf"Thought: {_line(chars)}\nAction: (?:{form.regex})"
 
 
@@ -68,7 +69,7 @@ def verdict_regex(chars: int) -> str:
 
 
 def read_action(text: str, form: ActionFormat) -> Action:
-    """Split an action into thought and environment action; not valid where either part lacks its format."""
+    """Parse thought and environment action; not valid if either lacks its format."""
     parts = _split(text, _ACTION)
     if parts is None:
         return Action("", text.strip(), valid=False)
@@ -83,8 +84,8 @@ def write_action(thought: str, action: str) -> str:
 
 @dataclass(frozen=True)
 class FutureText:
-    """A thought and a description of a future. `malformed`: no 'Future:' was written; the whole text is
-    taken."""
+    """A thought and the description of a future. If `malformed`, the text has no 'Future:' and all of it is the
+    description."""
 
     thought: str
     description: str
@@ -92,7 +93,7 @@ class FutureText:
 
 
 def read_future(text: str) -> FutureText:
-    """Split a predicted or backed-up future."""
+    """Parse a predicted or backed-up future."""
     parts = _split(text, _FUTURE)
     if parts is None or not parts[1]:
         return FutureText("", text.strip(), malformed=True)
@@ -100,13 +101,13 @@ def read_future(text: str) -> FutureText:
 
 
 def future_segments(thought: str, description: str) -> tuple[str, str]:
-    """The label under the predict prompt, as (everything before the description, the description)."""
+    """The label for the predict prompt, as (everything before the description, the description)."""
     return (f"Thought: {thought}\nFuture:" if thought else "Future:"), f" {description}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A judgement; `optimal` None when it can't be read."""
+    """A judgement; `optimal` is None if it can't be parsed."""
 
     optimal: bool | None
     reason: str
@@ -118,7 +119,7 @@ def write_verdict(optimal: bool, reason: str) -> str:
 
 
 def read_verdict(text: str) -> Verdict:
-    """Read 'Optimal: yes|no' and the reason."""
+    """Parse 'Optimal: yes|no' and the reason."""
     match = _VERDICT.fullmatch(text)
     if match is None:
         return Verdict(None, text.strip())
@@ -126,6 +127,6 @@ def read_verdict(text: str) -> Verdict:
 
 
 def read_rewrite(text: str) -> str:
-    """The first line of a rewritten thought, without quotes or a label before it; empty where nothing else stands."""
+    """The first line of a rewritten thought, without a label or quotes around it; may be empty."""
     found = _REWRITE.match(text)
     return found["thought"].strip(' "') if found else ""

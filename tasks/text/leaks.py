@@ -1,16 +1,16 @@
-"""Measuring what a rewritten thought still gives away (paper, appendix B.2).
+"""Measures what a rewritten thought still gives away (paper, appendix B.2).
 
-A leak is a privileged fact *asserted*, or a phrase that names the source. Conjecture is not a leak, nor is what the
-student sees. In a clause that asserts, three things count as a privileged fact:
+A leak is an *asserted* privileged fact, or a phrase that names the source. Conjecture is not a leak, nor is anything
+that the student sees. In a clause that asserts, three things count as a privileged fact:
 
-- a row of `ngram` words of the privileged text;
-- its words in another order: more than half of the clause's content words come from one privileged sentence, at least
-  `ngram` // 2 of them, one of them seen nowhere by the student;
-- a privileged clause shorter than such a row ("Yes.") that the clause reports ("he answers yes").
+- `ngram` consecutive words of the privileged text;
+- its words in another order: more than half of the clause's content words, and at least `ngram` // 2, come from one
+  privileged sentence, and the student sees at least one of them nowhere;
+- a privileged clause of fewer than `ngram` words ("Yes.") that the clause reports ("he answers yes").
 
-A denial of what the privileged text says, or the other way round, is no leak by the first two.
+By the first two, a denial of a privileged fact is not a leak, nor is the assertion of a denied one.
 
-Words are compared by their stems, numbers by their value. Synonyms are not seen; docs/leaks.md has the figures.
+Words are compared by stem, numbers by value. Synonyms go undetected; docs/leaks.md has the figures.
 """
 
 import re
@@ -29,8 +29,8 @@ from tasks.text.clauses import (
     words_of,
 )
 
-# What a thought may have read. The group `event` names what exists for its reader too: it counts only where something
-# is asserted of it ("the next observation shows", but not "the next observation may show").
+# Phrases that name a source. The group `event` names things that exist for the student too, so it counts only in an
+# assertion ("the next observation shows", but not "the next observation may show").
 SOURCE_OF_TARGET = re.compile(
     r"\b(?:as (?:given|shown|stated|described|known)(?! (?:in|by|above|earlier))|given in advance|was given|were told|"
     r"we (?:already )?know(?! from)|in (?:hindsight|retrospect)|(?:it|things|as it) turn(?:s|ed) out|"
@@ -57,7 +57,7 @@ _LABEL = re.compile(r"^\s*(?:thought|action|future):", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Leak:
-    """What was found: the share of the thought's words inside leaks (0..1), and the passages."""
+    """The share of a thought's words inside leaks (0 to 1), and the passages."""
 
     share: float
     passages: tuple[str, ...]
@@ -71,14 +71,14 @@ def find_leaks(
     source: re.Pattern[str],
     ngram: int = 4,
 ) -> Leak:
-    """Measure a thought.
+    """Measure the leak of a thought.
 
     Args:
-        thought: the reasoning to be checked.
+        thought: the reasoning to check.
         privileged: texts that the student will not see.
-        visible: texts that it does see; what stands there too is no leak.
-        source: phrases that name the privileged source; its group `event` counts in asserting clauses only.
-        ngram: words in a row that count as taken over.
+        visible: texts that the student sees; what they also say is not a leak.
+        source: phrases that name the privileged source; its group `event` counts only in clauses that assert.
+        ngram: number of consecutive words that count as copied.
     """
     if not thought.strip():
         return Leak(0.0, ())
@@ -103,7 +103,7 @@ def find_leaks(
 
 
 class _Secrets:
-    """What the privileged text says, ready to be looked for in a clause that asserts."""
+    """The privileged facts, indexed for lookup by a clause that asserts."""
 
     def __init__(self, privileged: str, visible: str, ngram: int) -> None:
         sentences = SENTENCE.findall(_LABEL.sub("", privileged))
@@ -116,13 +116,13 @@ class _Secrets:
         self.short = {words for words in said if len(words) < ngram}
 
     def in_a_row(self, words: Words) -> set[int]:
-        """Positions of words in a row that the privileged text has and the visible text lacks."""
+        """Positions of n-grams that the privileged text has and the visible text lacks."""
         denied, length = denies(words), self.ngram
         starts = range(len(words) - length + 1)
         return {s + i for s in starts if (words[s : s + length], denied) in self.rows for i in range(length)}
 
     def reordered(self, words: Words) -> set[int]:
-        """Positions of content words taken from one privileged sentence, in any order."""
+        """Positions of content words from one privileged sentence, in any order."""
         content = content_of(words)
         found: set[str] = set()
         for secret, denied in self.contents:
@@ -133,7 +133,7 @@ class _Secrets:
         return {i for i, word in enumerate(words) if word in found}
 
     def reported(self, clause: str, words: Words) -> set[int]:
-        """Positions of a short privileged clause that follows a word of reporting."""
+        """Positions of a short privileged clause after a reporting verb."""
         report = _REPORT.search(clause)
         if report is None:
             return set()
@@ -141,7 +141,7 @@ class _Secrets:
         found: set[int] = set()
         for secret in self.short:
             if _PAST.search(clause) and secret in rows_of(self.seen, len(secret)):
-                continue  # an earlier turn may be meant, which the student sees
+                continue  # it may refer to an earlier turn, which the student sees
             for start in range(first, first + 3):  # "answers yes", "answer is a yes"
                 if words[start : start + len(secret)] == secret:
                     found |= set(range(start, start + len(secret)))

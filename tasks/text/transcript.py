@@ -1,6 +1,6 @@
-"""A played future as text: what the environment and the agent said in turn, how it ended, and the reward.
+"""A played future as text: the turns of environment and agent, the ending, and the reward.
 
-Written by `tasks.improvement.monte_carlo` and read by players made of rules, so that both know one form:
+`tasks.improvement.monte_carlo` writes it, and scripted roles read it:
 
     Environment: OBSERVATION Agent: ACTION Environment: OBSERVATION ... The task succeeded; reward 1.
 """
@@ -18,19 +18,19 @@ _SAID: dict[Ending, str] = {
 }
 _ENDINGS = {said: ending for ending, said in _SAID.items()}
 _WHOLE = re.compile(rf"(?P<turns>.*) (?P<said>{'|'.join(_ENDINGS)}); reward (?P<reward>\S+)\.")
-REPLY = r"(?:^| )Environment: "  # one a step
+REPLY = r"(?:^| )Environment: "  # one per step
 _SPEAKER = re.compile(r"(?:^| )(Environment|Agent): ")
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """What was played from (s, a) on.
+    """A future played from (s, a).
 
     Attributes:
-        observations: one a step; the first answers a.
-        actions: the environment actions after a, one fewer.
-        ending: by the task's own rules, or by a cap.
-        reward: the sum over the steps.
+        observations: one per step; the first answers a.
+        actions: the environment actions after a, one fewer than observations.
+        ending: by the task's own rules, or by a limit.
+        reward: sum over the steps.
     """
 
     observations: Sequence[str]
@@ -40,7 +40,7 @@ class Transcript:
 
 
 def write_transcript(played: Transcript) -> str:
-    """The text, on one line."""
+    """The transcript on one line."""
     turns = [f"Environment: {_line(played.observations[0])}"]
     for action, observation in zip(played.actions, played.observations[1:], strict=True):
         turns += [f"Agent: {_line(action)}", f"Environment: {_line(observation)}"]
@@ -48,7 +48,7 @@ def write_transcript(played: Transcript) -> str:
 
 
 def read_transcript(text: str) -> Transcript | None:
-    """Read such a text back; None where it is none, or a turn holds a speaker's name and a colon itself."""
+    """Parse a transcript; None if the text is not one, or if a turn itself contains a speaker's name and a colon."""
     whole = _WHOLE.fullmatch(text)
     if whole is None:
         return None

@@ -114,7 +114,7 @@ def test_seats_are_dealt_by_the_task_unless_chosen() -> None:
     assert seats == {"0", "1"}
 
 
-def test_only_games_for_two_need_a_speaker_and_can_not_be_replayed() -> None:
+def test_only_games_for_two_need_an_environment_model_and_can_not_be_replayed() -> None:
     two, one = TextArena("TicTacToe-v0"), TextArena("FrozenLake-v0")
     assert (asks_model(two), two.replayable) == (True, False)
     assert (asks_model(one), one.replayable) == (False, True)

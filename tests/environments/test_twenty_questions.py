@@ -298,7 +298,7 @@ def test_validation_finds_names_that_win_too_easily_and_twins() -> None:
     found = "\n".join(faults((thing("hot dog", "dog"), thing("dog")), vocabulary()))
     assert "hot dog: its synonym dog is only the end of its name; remove it" in found
     assert "hot dog: asking for a dog, another object, wins" in found
-    assert "nothing tells hot dog from dog" in found
+    assert "nothing distinguishes hot dog from dog" in found
 
 
 def test_a_model_is_asked_about_the_object_and_one_question_alone() -> None:
@@ -334,11 +334,11 @@ def test_the_configuration_says_who_answers(tmp_path: Path) -> None:
     content = shipped.model_dump()
     content["engines"] = {"local": {"backend": "scripted", "rules": "tests.support.question_rules:player"}}
     for options, model, said in (
-        ({}, None, r"environment\.model: in twenty_questions a model speaks, and none is configured"),
+        ({}, None, r"environment\.model: twenty_questions needs an environment model and none is configured"),
         (
             {"oracle": "facts"},
             {"engine": "local"},
-            r"environment\.model: no model speaks in twenty_questions",
+            r"environment\.model: twenty_questions needs no environment model",
         ),
     ):
         content["environment"] |= {"options": options, "model": model}

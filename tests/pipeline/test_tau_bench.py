@@ -135,7 +135,7 @@ def test_the_airline_is_evaluated_and_never_trained_on(
 
 
 def test_a_user_played_by_nobody_is_refused(serving: Callable[..., Config], store: Store) -> None:
-    with pytest.raises(ConfigError, match=r"environment\.model: in tau_bench/retail a model speaks"):
+    with pytest.raises(ConfigError, match=r"environment\.model: tau_bench/retail needs an environment model"):
         check_config(serving({"options": {}}), store.root)
 
 

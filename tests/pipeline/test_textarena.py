@@ -104,7 +104,9 @@ def test_a_game_that_breaks_ends_its_own_episode(arena: Callable[..., Config], s
 
 
 def test_a_game_for_two_without_an_opponent_is_refused(arena: Callable[..., Config], store: Store) -> None:
-    with pytest.raises(ConfigError, match=r"environment\.model: in textarena/TicTacToe-v0 a model speaks"):
+    with pytest.raises(
+        ConfigError, match=r"environment\.model: textarena/TicTacToe-v0 needs an environment model"
+    ):
         check_config(arena("TicTacToe-v0"), store.root)
 
 

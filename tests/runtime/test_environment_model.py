@@ -1,5 +1,4 @@
-"""A model that speaks in an environment: asked like a role, recorded, counted among what determines a stage, refused
-where it is missing."""
+"""The environment model: it is asked like a role, recorded, part of a stage's fingerprint, and refused if missing."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,7 +31,7 @@ OTHER = {"backend": "scripted", "rules": "tests.support.asked:speaks"}
 
 @pytest.fixture
 def asked(make_config: Callable[..., Config]) -> Callable[..., Config]:
-    """The game in which a model speaks."""
+    """The game with an environment model."""
 
     def make(**model: Any) -> Config:
         return make_config(
@@ -133,10 +132,10 @@ def test_a_person_can_watch_an_episode(asked: Callable[..., Config], tmp_path: P
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({"model": None}, r"environment\.model: in asked a model speaks, and none is configured"),
+        ({"model": None}, r"environment\.model: asked needs an environment model and none is configured"),
         (
             {"name": "textarena", "options": {"game": "GuessTheNumber-v0"}},
-            r"environment\.model: no model speaks in textarena/GuessTheNumber-v0 with these options",
+            r"environment\.model: textarena/GuessTheNumber-v0 needs no environment model with these options",
         ),
         (
             {"model": {"engine": "hosted", "structured": True}},
@@ -144,7 +143,7 @@ def test_a_person_can_watch_an_episode(asked: Callable[..., Config], tmp_path: P
         ),
     ],
 )
-def test_a_speaker_that_can_not_be_is_refused_before_anything_runs(
+def test_a_wrong_environment_model_is_refused_before_anything_runs(
     asked: Callable[..., Config], store: Store, environment: dict[str, Any], said: str
 ) -> None:
     content = asked().model_dump()
@@ -161,7 +160,7 @@ def test_an_unknown_engine_or_a_template_of_its_own_is_refused_by_name(asked: Ca
         asked(template="mine.j2")
 
 
-def test_an_environment_without_its_speaker_is_not_played(
+def test_an_environment_without_its_model_is_not_played(
     asked: Callable[..., Config], tmp_path: Path
 ) -> None:
     config = asked()

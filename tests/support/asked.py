@@ -1,4 +1,4 @@
-"""An environment in which a model speaks, and what it says, for tests."""
+"""An environment with an environment model, and a scripted one, for tests."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

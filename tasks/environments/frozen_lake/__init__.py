@@ -1,7 +1,7 @@
 """FrozenLake of gymnasium as compact text: a small MDP whose exact action values are known.
 
 `text` holds the wording, `maps` the dynamics and dynamic programming, `roles` the scripted backup, evaluator,
-refiner and corrector, `word_model` a tiny language model for the policy and the successor.
+refiner and corrector, and `word_model` a tiny language model for the policy and the successor.
 """
 
 import hashlib
@@ -20,24 +20,24 @@ _NUMBERS = {action: number for number, action in enumerate(ACTIONS)}
 
 
 class FrozenLake:
-    """Cross a frozen lake to the goal; the one reward, 1, is there, and a hole ends the episode.
+    """Cross a frozen lake to the goal, which has the only reward, 1. A hole ends the episode.
 
-    A step into the wall is not accepted and leaves the agent where it is. The task sets no turn limit: that is the
-    runner's cap, which truncates. Training tasks are every (map, cell an episode may be in), evaluation tasks the
-    held-out maps from their start. The first `maps` maps that `generate_maps` finds are for training, the next
-    `maps` are held out. A task's id ends in gymnasium's seed of its map and the cell it begins on.
+    A step into the wall is not accepted and leaves the agent where it is. The task has no turn limit;
+    `rollout.max_steps` truncates an episode. Training tasks start from every reachable cell of the first `maps` maps
+    that `generate_maps` finds. Evaluation tasks start from the start cell of the next `maps` maps. A task's id ends in
+    gymnasium's seed of its map and the cell it starts from.
 
     Args:
-        size: cells of a side.
-        maps: maps for training, and as many held out.
-        density: probability of a cell to be frozen, as the maps are drawn.
-        max_holes: maps with more are not used.
+        size: cells per side.
+        maps: number of training maps, and of held-out maps.
+        density: probability that a cell is frozen, in random maps.
+        max_holes: maps with more holes are skipped.
         slippery: gymnasium's slipping; the task's seed determines every slip.
         gamma: discount; the scripted evaluator reads it from its prompt.
-        seed: 0, 1, ... for other maps, of both kinds.
+        seed: 0, 1, ... for other maps in both splits.
 
     Raises:
-        ValueError: there are not so many maps of this kind.
+        ValueError: there are too few maps of this kind.
     """
 
     name = "frozen_lake"
@@ -90,11 +90,11 @@ class FrozenLake:
         return Step("goal" if reached else "hole", effect.reward, done=True, success=reached, valid=valid)
 
     def legal_actions(self, observation: str) -> Sequence[str]:
-        """Every direction but into the wall; none where the episode is over."""
+        """Every direction except into the wall; none once the episode is over."""
         return () if observation in ("goal", "hole") else read_observation(observation).legal
 
     def validate(self) -> list[str]:
-        """Every start can still reach the goal, and no map is in both splits."""
+        """Every start can reach the goal, and no map is in both splits."""
         faults = [
             f"{self.name}: on map {lake.seed} the goal can't be reached from {write_cell(lake.cell(state))}"
             for split in self._world.lakes
@@ -109,7 +109,7 @@ class FrozenLake:
 
 @dataclass(frozen=True)
 class _World:
-    """What all episodes under one set of options share."""
+    """State shared by all episodes with the same options."""
 
     lakes: Mapping[Split, tuple[Lake, ...]]
     tasks: Mapping[Split, tuple[Task, ...]]

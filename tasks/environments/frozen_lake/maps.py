@@ -1,7 +1,6 @@
-"""Maps of the lake, what every action does on them, and their exact action values.
+"""Maps of the lake, their dynamics, and their exact action values.
 
-Maps and dynamics are gymnasium's (FrozenLake-v1); they are read once per map, so that an episode costs a table
-look-up a step.
+Maps and dynamics are gymnasium's (FrozenLake-v1). They are read once per map, so a step costs one table look-up.
 """
 
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from tasks.environments.frozen_lake.text import ACTIONS, Cell, observe, read_obs
 Map = tuple[str, ...]
 Array = npt.NDArray[np.float64]
 SEEDS = 1_000_000  # map seeds of one environment seed: seed * SEEDS, seed * SEEDS + 1, ...
-PATIENCE = 100  # candidates looked at per map wanted
+PATIENCE = 100  # candidates tried per map
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,15 @@ class Effect:
 
 @dataclass(frozen=True)
 class Lake:
-    """One map with all that is asked of it. A state is a cell's number, row by row.
+    """One map and its dynamics. A state is a cell's number, row by row.
 
     Attributes:
         seed: gymnasium's seed of the map.
         rows: the map; S start, F frozen, H hole, G goal.
         effects: [state][action] -> outcomes.
-        observations: [state] -> what is seen there.
-        legal: [state] -> the actions that do not run into the wall.
-        reachable: states in which an episode may be: reached from S, neither hole nor goal; S first.
+        observations: [state] -> observation.
+        legal: [state] -> actions that do not run into the wall.
+        reachable: states that can be reached from S, without holes and goal; S first.
     """
 
     seed: int
@@ -58,9 +57,9 @@ class Lake:
         """The dynamics as arrays.
 
         Returns:
-            onward [states, actions, states]: probability to be in a state and go on, so a row adds up to less
-            than 1 where the episode may end; reward [states, actions]: the expected one, which is the
-            probability to reach the goal by this step.
+            onward [states, actions, states]: probability of the next state with the episode still running, so a row
+            sums to less than 1 if the episode may end. reward [states, actions]: expected reward, which is the
+            probability that this step reaches the goal.
         """
         states = len(self.effects)
         onward, reward = np.zeros((states, len(ACTIONS), states)), np.zeros((states, len(ACTIONS)))
@@ -72,7 +71,7 @@ class Lake:
         return onward, reward
 
     def q_star(self, gamma: float) -> Array:
-        """Exact optimal action values by value iteration, [states, actions]; 0 in holes and goal."""
+        """Exact optimal action values by value iteration, [states, actions]; 0 in holes and in the goal."""
         onward, reward = self.matrices()
         values = reward
         while True:
@@ -84,13 +83,13 @@ class Lake:
 
 @lru_cache(maxsize=4096)
 def make_lake(seed: int, rows: Map, slippery: bool, max_holes: int) -> Lake:
-    """A map's lake: dynamics from gymnasium, observations from the map.
+    """The lake of a map, with dynamics from gymnasium.
 
     Args:
-        seed: to name the map by.
+        seed: gymnasium's seed of the map.
         rows: the map.
-        slippery: an action goes to either side of its direction with probability 1/3 each.
-        max_holes: holes that an observation has words for.
+        slippery: an action moves to either side of its direction with probability 1/3 each.
+        max_holes: number of holes that an observation lists.
     """
     from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
@@ -106,7 +105,7 @@ def make_lake(seed: int, rows: Map, slippery: bool, max_holes: int) -> Lake:
         for s in states
     )
     reachable = [0]
-    for state in reachable:  # grows while it is read
+    for state in reachable:  # grows during the loop
         after = [e.state for outcomes in effects[state] for e in outcomes if not e.done]
         reachable += [s for s in dict.fromkeys(after) if s not in reachable]
     observations = tuple(observe(rows, divmod(s, len(rows[0])), max_holes) for s in states)
@@ -116,17 +115,17 @@ def make_lake(seed: int, rows: Map, slippery: bool, max_holes: int) -> Lake:
 
 @lru_cache(maxsize=32)
 def generate_maps(number: int, size: int, density: float, max_holes: int, seed: int) -> Mapping[int, Map]:
-    """The first `number` distinct solvable maps with few enough holes, by gymnasium's seed of each.
+    """The first `number` distinct solvable maps with at most `max_holes` holes, by gymnasium's seed.
 
     Args:
-        number: of maps.
-        size: of a side.
-        density: probability of a cell to be frozen.
-        max_holes: maps with more are passed over.
-        seed: gymnasium's seeds counted through begin at seed * SEEDS.
+        number: number of maps.
+        size: cells per side.
+        density: probability that a cell is frozen.
+        max_holes: maps with more holes are skipped.
+        seed: gymnasium's seeds are tried from seed * SEEDS on.
 
     Raises:
-        ValueError: there are not so many such maps.
+        ValueError: there are too few such maps.
     """
     from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 

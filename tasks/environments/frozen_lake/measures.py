@@ -1,7 +1,7 @@
 """Exact measures of learning on the frozen lake, as functions of arrays.
 
-`probabilities`, `predicted` and `exact` are [states, 4] with actions in the order of `text.ACTIONS`; the rows of
-several maps may be stacked, except where a function takes a Lake.
+`probabilities`, `predicted` and `exact` are [states, 4], with actions in the order of `text.ACTIONS`. Rows of several
+maps may be stacked, unless a function takes a Lake.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,13 @@ TIE = 1e-9  # exact values nearer than this are equal
 
 
 def success_probability(lake: Lake, probabilities: Array, horizon: int = 12) -> float:
-    """The probability to reach the goal from S within `horizon` actions, by pushing the state distribution
-    through the dynamics.
+    """Probability of reaching the goal from S within `horizon` actions, from the exact state distribution.
 
     Args:
         lake: a map.
-        probabilities: of the actions in every state of the map. What a row lacks to 1 is what the policy writes
-            that is no action: the agent stays.
-        horizon: actions.
+        probabilities: of the actions in every state of the map. The remainder of a row to 1 is the probability of a
+            text that is not an action, after which the agent stays.
+        horizon: number of actions.
     """
     onward, reward = lake.matrices()
     idle = 1.0 - probabilities.sum(axis=1)
@@ -39,17 +38,16 @@ def success_probability(lake: Lake, probabilities: Array, horizon: int = 12) -> 
 
 
 def optimal_share(probabilities: Array, exact: Array) -> float:
-    """The share of states in which the most probable action (the first of equals) is optimal: its exact value is
-    the state's greatest. Rows are the states an episode may be in (`Lake.reachable`)."""
+    """Share of states whose most probable action (the first of equals) has the greatest exact value. The rows are the
+    states of `Lake.reachable`."""
     taken = np.take_along_axis(exact, probabilities.argmax(axis=1)[:, None], axis=1)[:, 0]
     return float((taken > exact.max(axis=1) - TIE).mean())
 
 
 def rank_agreement(predicted: Array, exact: Array) -> float:
-    """The share of pairs of actions of one state that the predicted values order as the exact ones do.
+    """Share of pairs of actions of one state that the predicted values order as the exact values do.
 
-    Pairs that are equal in the exact values are left out; a predicted tie counts half. 0.5 is chance; nan
-    without any pair.
+    Pairs with equal exact values do not count; a predicted tie counts half. Chance is 0.5; nan without any pair.
     """
     first, second = np.triu_indices(exact.shape[1], k=1)
     truth, guess = exact[:, first] - exact[:, second], predicted[:, first] - predicted[:, second]
@@ -59,23 +57,23 @@ def rank_agreement(predicted: Array, exact: Array) -> float:
 
 
 def auroc(scores: Sequence[float] | Array, labels: Sequence[bool] | npt.NDArray[np.bool_]) -> float:
-    """The probability that a positive scores above a negative, ties half (the Mann-Whitney statistic).
+    """Probability that a positive scores above a negative, with ties as half (the Mann-Whitney statistic).
 
     Returns:
-        nan where there are no positives or no negatives.
+        nan without positives or without negatives.
     """
     values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=bool)
     positives, negatives = int(positive.sum()), int((~positive).sum())
     if not positives or not negatives:
         return float("nan")
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(sizes) - (sizes - 1) / 2)[group]  # counted from 1, equals sharing their mean
+    ranks = (np.cumsum(sizes) - (sizes - 1) / 2)[group]  # from 1; equal values share their mean rank
     above = ranks[positive].sum() - positives * (positives + 1) / 2
     return float(above / (positives * negatives))
 
 
 def optimal_actions(exact: Array) -> npt.NDArray[np.bool_]:
-    """Which actions are optimal, [states, actions]; all of a state's best ones."""
+    """Whether each action is optimal, [states, actions]; ties are all optimal."""
     best: npt.NDArray[np.bool_] = exact > exact.max(axis=1, keepdims=True) - TIE
     return best
 
@@ -83,17 +81,17 @@ def optimal_actions(exact: Array) -> npt.NDArray[np.bool_]:
 def exact_future(lake: Lake, state: int, action: int, exact: Array, gamma: float) -> str:
     """The true description of an action followed by optimal play, on a lake that is not slippery.
 
-    With it the ceiling of an evaluator is found, and of a model fitted to labels from dynamic programming.
+    It gives the best possible result of an evaluator, and labels from dynamic programming for a model.
 
     Args:
         lake: a map.
-        state: where.
-        action: its number.
+        state: number of the cell.
+        action: number of the action.
         exact: `lake.q_star(gamma)`.
         gamma: discount, below 1.
 
     Raises:
-        ValueError: the lake is slippery, so that there is more than one future.
+        ValueError: the lake is slippery, so an action has more than one future.
     """
     outcomes = lake.effects[state][action]
     if len(outcomes) > 1:

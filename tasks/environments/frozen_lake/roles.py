@@ -1,8 +1,8 @@
 """The backup, evaluator, refiner and corrector of the frozen lake as rules.
 
-They stand in for a language model that plays these roles without being trained. `rules` reads nothing but the
-text of its prompt, and never plans on the map: what it knows of the future is what the successor wrote, or what a
-rollout was like. `evaluator` is the same with a graded verdict.
+They replace a language model that plays these roles untrained. `rules` reads only the text of its prompt and never
+plans on the map: all it knows of the future is what the successor wrote or a rollout showed. `evaluator` is the same
+with a graded verdict.
 """
 
 import re
@@ -30,10 +30,10 @@ _TRIED = re.compile(
 
 
 def rules(request: Request) -> str:
-    """Play one role, named by the first line of the prompt.
+    """Play the role that the first line of the prompt names.
 
     Raises:
-        ValueError: the prompt is for a role that has no rules, or lacks what its role reads.
+        ValueError: the role has no rules, or the prompt lacks a line that its role reads.
     """
     system, prompt = request.messages[0]["content"], request.messages[-1]["content"]
     role = prompt.partition("\n")[0]
@@ -46,17 +46,17 @@ def rules(request: Request) -> str:
 
 
 class Evaluator:
-    """The same rules with a graded verdict: scored, "yes" and "no" have the probabilities of `optimal_probability`.
+    """The same rules with scores: the verdicts "yes" and "no" have the probabilities of `optimal_probability`.
 
-    A text it writes is that of `rules`. Give it to the role evaluate alone: what the other roles write has no
-    probability, and an engine that scores is asked for theirs too.
+    Use it for the role evaluate only. An engine that scores is asked to score every role, and the texts of the other
+    roles have no probability.
     """
 
     def __call__(self, request: Request) -> str:
         return rules(request)
 
     def score(self, request: ScoreRequest) -> Scores:
-        """Log-probability of the verdict "yes" or "no" after "Optimal:", which is written always.
+        """Log-probability of the verdict "yes" or "no" after "Optimal:", which itself has probability 1.
 
         Raises:
             ValueError: the request is for another role or another text.
@@ -75,7 +75,7 @@ evaluator = Evaluator()
 
 
 def _back_up(system: str, prompt: str, seed: int) -> str:
-    """From r where the episode ended; else the next cell and the next future, one step longer."""
+    """From r if the episode ended; else the next cell and the next future, one step longer."""
     foreseen = _fields(prompt, "next future")
     if not foreseen:
         return f"Future: {Foreseen('goal' if float(_field(prompt, 'reward')) > 0 else 'hole', 1, None)}"
@@ -84,14 +84,14 @@ def _back_up(system: str, prompt: str, seed: int) -> str:
 
 
 def _evaluate(system: str, prompt: str, seed: int) -> str:
-    """The verdict, and as its reason the mean value of the futures."""
+    """The verdict, with the mean value of the futures as its reason."""
     futures = _fields(prompt, "future")
     verdict = "yes" if judged_optimal(_seen(prompt), futures) else "no"
     return f"Optimal: {verdict}\nReason: value {mean_value(futures, _discount(system)):.3f}"
 
 
 def _refine(system: str, prompt: str, seed: int) -> str:
-    """A legal action not yet tried, any; when all are, the one of the highest value."""
+    """Any legal action that was not tried; if all were, the one with the highest value."""
     tried, legal = _tried(prompt), _seen(prompt).legal
     untried = [action for action in legal if action not in {action for action, _ in tried}]
     if untried:
@@ -100,12 +100,12 @@ def _refine(system: str, prompt: str, seed: int) -> str:
 
 
 def _choose(system: str, prompt: str, seed: int) -> str:
-    """The number of the legal action of the highest value among those tried."""
+    """The number of the tried legal action with the highest value."""
     return str(_best(_tried(prompt), _seen(prompt).legal) + 1)
 
 
 def _correct(system: str, prompt: str, seed: int) -> str:
-    """The thought as it is: these roles write none."""
+    """The thought unchanged: these roles write none."""
     return prompt.partition("\nthought: ")[2]
 
 
@@ -119,7 +119,7 @@ _ROLES: dict[str, Callable[[str, str, int], str]] = {
 
 
 def _fields(prompt: str, name: str) -> list[str]:
-    """The contents of all lines `name: content`."""
+    """The content of every line `name: content`."""
     return [line.removeprefix(f"{name}: ") for line in prompt.split("\n") if line.startswith(f"{name}: ")]
 
 
@@ -142,7 +142,7 @@ def _seen(prompt: str) -> Seen:
 
 
 def _tried(prompt: str) -> list[tuple[str, float]]:
-    """The tried actions with the values that their critiques state; a text that is none is the empty action."""
+    """The tried actions with the values that their critiques state; a text without an action is the empty action."""
     tried = []
     for line in _fields(prompt, "tried"):
         found = _TRIED.fullmatch(line)
@@ -155,5 +155,5 @@ def _tried(prompt: str) -> list[tuple[str, float]]:
 
 
 def _best(tried: Sequence[tuple[str, float]], legal: Sequence[str]) -> int:
-    """The number of the best legal action tried, the first of equals; of any action where none is legal."""
+    """The index of the best legal action tried, the first of equals; of the best action if none is legal."""
     return max(range(len(tried)), key=lambda number: (tried[number][0] in legal, tried[number][1]))

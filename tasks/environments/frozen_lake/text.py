@@ -1,17 +1,16 @@
-"""How the lake is written: observations of 14 words, and the small grammar of descriptions of futures, in which a
-future that was played is read too.
+"""The lake as text: observations of 14 words, and a small grammar for descriptions of predicted and played futures.
 
-An observation names the agent's cell, the goal's, what lies left, down, right and up of the agent, and the
-holes, filled up to a fixed number so that all observations have the same length:
+An observation names the cells of agent and goal, what lies left, down, right and up of the agent, and the holes,
+padded so that all observations have the same length:
 
     agent r0c1 goal r3c3 . H . / r1c1 r2c3 none none none none
 
-A description says what an action leads to, and how it ends from there:
+A description says where an action leads and how the episode ends from there:
 
     goal now | hole now | to rXcY then goal nN | to rXcY then hole nN | to rXcY then unclear
 
-N counts the actions up to the end, the described one included. So `goal now` counts 1, N is at least 2, and a
-goal is worth gamma^(N-1): exactly Q(s, a) of the path described.
+N counts the actions to the end, including the described one. `goal now` counts as 1, N is at least 2, and a goal is
+worth gamma^(N-1), which is exactly Q(s, a) along the described path.
 """
 
 import re
@@ -26,7 +25,7 @@ ACTIONS = ("left", "down", "right", "up")  # gymnasium's numbering, and the orde
 MOVES = ((0, -1), (1, 0), (0, 1), (-1, 0))
 ICE, HOLE, GOAL, WALL = ".", "H", "G", "/"
 NO_HOLE = "none"
-LONGEST = 16  # the largest N; what lies further is unclear
+LONGEST = 16  # the largest N; anything later is unclear
 
 Cell = tuple[int, int]
 Outcome = Literal["goal", "hole", "unclear"]
@@ -38,13 +37,13 @@ _DESCRIPTION = re.compile(
 
 
 def write_cell(cell: Cell) -> str:
-    """A cell's word, row and column counted from 0."""
+    """A cell's word; row and column count from 0."""
     return f"r{cell[0]}c{cell[1]}"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What is read off an observation. Neighbours are in the order of ACTIONS."""
+    """An observation, parsed. Neighbours are in the order of ACTIONS."""
 
     agent: Cell
     goal: Cell
@@ -58,7 +57,7 @@ class Seen:
 
     @property
     def distance(self) -> int:
-        """The straight (Manhattan) distance from agent to goal, holes or not."""
+        """The Manhattan distance from agent to goal, ignoring holes."""
         return abs(self.agent[0] - self.goal[0]) + abs(self.agent[1] - self.goal[1])
 
 
@@ -82,7 +81,7 @@ def read_observation(text: str) -> Seen:
     """Read an observation.
 
     Raises:
-        ValueError: the text is none.
+        ValueError: the text is not an observation.
     """
     words = text.split()
     cells = [_CELL.fullmatch(word) for word in words[1:4:2]]
@@ -94,12 +93,12 @@ def read_observation(text: str) -> Seen:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What a description says.
+    """A description, parsed.
 
     Attributes:
         outcome: how the episode ends.
-        steps: actions up to the end, the described one included; None where it is unclear.
-        cell: the word of the cell that the described action leads to; None where it ends the episode.
+        steps: actions to the end, including the described one; None if unclear.
+        cell: the word of the cell that the described action leads to; None if it ends the episode.
     """
 
     outcome: Outcome
@@ -118,7 +117,7 @@ class Foreseen:
 
 
 def read_description(text: str) -> Foreseen | None:
-    """Read a description; None where it does not follow the grammar."""
+    """Parse a description; None if it does not follow the grammar."""
     found = _DESCRIPTION.fullmatch(text)
     if found is None:
         return None
@@ -131,10 +130,10 @@ def read_description(text: str) -> Foreseen | None:
 
 
 def read_played(text: str) -> Foreseen | None:
-    """What the description of a played future would have said; None where the text tells of none on this lake.
+    """The description of a played future; None if the text is not a transcript of this lake.
 
-    Its steps are counted and its end is the one it states: nothing is planned on the map. As in a description, what
-    was cut off, or took longer than LONGEST, is unclear.
+    The steps are counted and the end is as stated; nothing is planned on the map. A future that was cut off, or longer
+    than LONGEST, is unclear.
     """
     played = read_transcript(text)
     if played is None:
@@ -152,21 +151,21 @@ def read_played(text: str) -> Foreseen | None:
 
 
 def read_future(text: str) -> Foreseen | None:
-    """Read a future, predicted (a description) or played (a rollout's text); None where it is neither."""
+    """Parse a future, predicted (a description) or played (a transcript); None if it is neither."""
     return read_description(text) or read_played(text)
 
 
 def well_formed(description: str) -> bool:
-    """Whether a description follows the grammar, N between 2 and LONGEST included."""
+    """Whether a description follows the grammar, with N between 2 and LONGEST."""
     return read_description(description) is not None
 
 
 def one_step_earlier(cell: str, later: Foreseen | None) -> Foreseen:
-    """The future of an action that leads to `cell`, from where `later` is foreseen.
+    """The future of an action that leads to `cell`, given the future from there.
 
     Args:
         cell: the word of the cell.
-        later: the future from there; None where what was written of it can't be read.
+        later: the future from `cell`; None if its text can't be parsed.
     """
     if later is None or later.steps is None or later.steps >= LONGEST:
         return Foreseen("unclear", None, cell)
@@ -174,6 +173,6 @@ def one_step_earlier(cell: str, later: Foreseen | None) -> Foreseen:
 
 
 def mean_value(futures: Sequence[str], gamma: float) -> float:
-    """The mean value of some futures, predicted or played; one that can't be read is worth 0."""
+    """The mean value of futures, predicted or played; one that can't be parsed is worth 0."""
     read = map(read_future, futures)
     return sum(future.value(gamma) if future else 0.0 for future in read) / len(futures)

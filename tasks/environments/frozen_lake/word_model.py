@@ -1,8 +1,8 @@
-"""A language model small enough to learn both of its roles on a CPU in minutes: 0.1 million parameters, one
-token a word.
+"""A language model of 0.1 million parameters and one token per word, which learns policy and successor on a CPU in
+minutes.
 
-Its vocabulary has no blank, so a regular expression over characters can't be held to: roles that it plays are
-configured with `structured: false`.
+Its vocabulary has no blank, so structured output over characters is impossible: its roles are configured with
+`structured: false`.
 """
 
 from pathlib import Path
@@ -11,17 +11,17 @@ from tasks.environments.frozen_lake.text import ACTIONS, GOAL, HOLE, ICE, LONGES
 
 PAD, END, UNKNOWN = "<pad>", "<end>", "<unknown>"
 ROLES = ("<system>", "<user>", "<assistant>")
-# An empty message (the environment's templates have no system text) leaves no trace in the prompt.
+# An empty message adds nothing to the prompt; the environment's templates have no system text.
 TEMPLATE = (
     "{% for message in messages if message['content'] %}<{{ message['role'] }}> {{ message['content'] }} "
     "{% if message['role'] == 'assistant' %}" + END + " {% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-CONTEXT = 64  # the longest row, a prompt of `predict` with its label, has 26 tokens
+CONTEXT = 64  # tokens; the longest row, a prompt of `predict` with its label, has 26
 
 
 def words(size: int) -> list[str]:
-    """Every word of the policy's and the successor's prompts and texts, for maps of a size."""
+    """Every word in the prompts and texts of policy and successor, for maps of this size."""
     cells = [write_cell((row, column)) for row in range(size) for column in range(size)]
     observation = ["agent", "goal", ICE, HOLE, GOAL, WALL, NO_HOLE, *cells]
     prompts = ["act", "foresee", "do", *ACTIONS, "Action:", "Future:"]
@@ -33,9 +33,9 @@ def make_word_model(folder: Path, seed: int, size: int = 4) -> Path:
     """Write an untrained checkpoint with its tokenizer: a Llama of two layers, 64 wide, in float32.
 
     Args:
-        folder: for the checkpoint; made where it is missing.
-        seed: of the weights; torch's global random state stays as it is.
-        size: of the lake's side, which makes the vocabulary.
+        folder: target folder, created if missing.
+        seed: of the weights; torch's global random state is unchanged.
+        size: cells per side of the lake, which determines the vocabulary.
 
     Returns:
         The folder.
@@ -49,7 +49,7 @@ def make_word_model(folder: Path, seed: int, size: int = 4) -> Path:
     vocabulary = {word: number for number, word in enumerate([PAD, END, UNKNOWN, *ROLES, *words(size)])}
     core = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    core.decoder = decoders.WordPiece(cleanup=False)  # joins words by blanks, and changes nothing else
+    core.decoder = decoders.WordPiece(cleanup=False)  # joins words with blanks and changes nothing else
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token=PAD,

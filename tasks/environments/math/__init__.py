@@ -1,6 +1,6 @@
 """Mathematics problems with one final answer, in the form of MATH and MATH-500; needs math-verify.
 
-`problems` reads files, `score` compares answers, `data` holds a small set of our own problems.
+`problems` reads files, `score` compares answers, and `data` holds a small set of problems.
 """
 
 import asyncio
@@ -14,27 +14,27 @@ from tasks.environments.base import ActionFormat, Step, Task
 from tasks.environments.math.problems import SHIPPED, Problem, load_problems
 from tasks.environments.verifier import Verified, verify
 
-HELD_OUT = 5  # one problem of so many, chosen by its id, where no file for evaluation is given
-WRONG = "-987654321.125"  # nobody's answer
+HELD_OUT = 5  # without a file for evaluation, one problem in this many is held out, by its id
+WRONG = "-987654321.125"  # the answer to no problem
 _ENDINGS = {1.0: "The answer is correct.", 0.0: "The answer is not correct."}
 
 
 class Math:
     """Solve a problem in one turn: the action is the final answer, and any answer ends the episode.
 
-    The reward is 1 for an answer that math-verify finds equal to the right one, in whatever form. Where the verifier
-    hangs or ends, the reward is 0 and the step says so in its status; an answer that it can't read is not valid.
+    The reward is 1 if math-verify finds the answer equal to the right one, in any form. If the verifier hangs or
+    crashes, the reward is 0 and the step's status says so. An answer that it can't parse is not valid.
 
     Args:
-        problems: a .parquet or .jsonl file, by default the shipped set; see `problems.load_problems`.
-        eval_problems: the held-out problems; by default a fifth of `problems`.
-        levels: use these alone, in both splits (MATH500-Hard: [5]).
-        subjects: likewise.
-        longest: characters of an answer; a longer one is none, and structured output writes none.
+        problems: .parquet or .jsonl file, by default the shipped set; see `problems.load_problems`.
+        eval_problems: file of held-out problems; by default a fifth of `problems` is held out.
+        levels: use only these, in both splits (MATH500-Hard: [5]).
+        subjects: use only these, in both splits.
+        longest: most characters of an answer; a longer one is not valid.
         seconds: CPU time for checking an answer.
 
     Raises:
-        ValueError: a file can't be used, or no problem of a split is left.
+        ValueError: a file can't be used, or a split has no problem left.
     """
 
     name = "math"
@@ -92,7 +92,7 @@ class Math:
         )
 
     def validate(self) -> list[str]:
-        """Every stated answer is right and another one wrong, and no problem is in both splits."""
+        """Every stated answer verifies and a wrong one does not, and no problem is in both splits."""
 
         async def faults(problem: Problem) -> list[str]:
             right, wrong = await asyncio.gather(*(self._check(problem, a) for a in (problem.answer, WRONG)))
@@ -120,7 +120,7 @@ class Math:
 def _splits(
     stamps: tuple[tuple[Path, int], ...], levels: tuple[int, ...] | None, subjects: tuple[str, ...] | None
 ) -> Mapping[Split, Mapping[str, Problem]]:
-    """Problem id -> problem, of each split, from one or two files and when they were last changed."""
+    """Problem id -> problem for each split, from one or two files; `stamps` adds the time of their last change."""
     first, *others = (load_problems(path) for path, _ in stamps)
     named: dict[Split, Sequence[Problem]] = {"train": first, "eval": others[0] if others else ()}
     if not others:

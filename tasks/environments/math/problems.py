@@ -1,4 +1,4 @@
-"""Mathematics problems out of a Parquet or JSONL file, in the form of MATH (Hendrycks et al. 2021) and MATH-500."""
+"""Mathematics problems from a Parquet or JSONL file, in the form of MATH (Hendrycks et al. 2021) and MATH-500."""
 
 import hashlib
 import json
@@ -19,11 +19,11 @@ class Problem:
     """One problem.
 
     Attributes:
-        problem_id: of its text, so it stays when a file is sorted or cut.
+        problem_id: hash of the text, so it is the same after the file is sorted or cut.
         problem: the text.
         answer: the right answer alone, in LaTeX or plain.
-        level: difficulty, 1 to 5 in MATH; None where the file has none.
-        subject: of the file, empty where it has none.
+        level: difficulty, 1 to 5 in MATH; None if the file has none.
+        subject: empty if the file has none.
     """
 
     problem_id: str
@@ -34,11 +34,13 @@ class Problem:
 
 
 def load_problems(path: Path) -> tuple[Problem, ...]:
-    """Read a file whose records have `problem`, `answer` (or a `solution` with the answer in its last box), and may
-    have `level` (5, or "Level 5") and `subject` (or `type`).
+    """Read a file of problems.
+
+    A record has `problem`, `answer` (or a `solution` with the answer in its last box), and optionally `level` (5, or
+    "Level 5") and `subject` (or `type`).
 
     Raises:
-        ValueError: the file or one of its records can't be used; which one, and the field.
+        ValueError: the file or a record can't be used; names the record and the field.
     """
     seen: Counter[str] = Counter()
     problems = []
@@ -57,7 +59,7 @@ def load_problems(path: Path) -> tuple[Problem, ...]:
 
 
 def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each record with its place in the file."""
+    """Each record with its position in the file."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     if path.suffix == ".parquet":
@@ -98,7 +100,7 @@ def _answer(record: Mapping[str, Any]) -> str:
 
 
 def last_box(solution: str) -> str | None:
-    r"""What stands in the last \boxed{...}, braces within it balanced; None where there is none."""
+    r"""The content of the last \boxed{...}, with balanced braces; None without one."""
     _, box, rest = solution.rpartition("\\boxed{")
     if not box:
         return None

@@ -1,22 +1,22 @@
-"""Whether two answers are the same mathematics, by math-verify. Called in the verifier's process alone."""
+"""Equality of two answers by math-verify. Runs only in the verifier's process."""
 
 import logging
 
 from math_verify import parse, verify
 
-# Its own limits are off, since the process has better ones; it would warn of that for every process.
+# math-verify warns that its own limits are off; the verifier's process has better ones.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 def score(gold: str, answer: str) -> float:
-    """1 for an answer equal to the gold one, else 0.
+    """1 if the answer equals the gold answer, else 0.
 
     Args:
         gold: the right answer, in LaTeX or plain.
-        answer: what was answered: the answer alone, or in a box or between dollar signs.
+        answer: the given answer: alone, in a box, or between dollar signs.
 
     Raises:
-        ValueError: the gold answer can't be read.
+        ValueError: the gold answer can't be parsed.
     """
     wanted = parse(_boxed(gold), parsing_timeout=None)
     if not wanted:
@@ -26,5 +26,5 @@ def score(gold: str, answer: str) -> float:
 
 
 def _boxed(text: str) -> str:
-    """In a box, so that all of it is read as one answer: of 12 or 13, neither is 12."""
+    """The text in a box, so that it counts as one answer: '12 or 13' is not 12."""
     return text if "\\boxed" in text or "$" in text.replace("\\$", "") else f"\\boxed{{{text}}}"

@@ -1,4 +1,4 @@
-"""Any generated single-turn task of reasoning-gym, by its name; needs the package reasoning-gym."""
+"""Any generated single-turn task of reasoning-gym, by name; needs the package reasoning-gym."""
 
 import asyncio
 import hashlib
@@ -12,10 +12,10 @@ from schemas.rows import Split
 from tasks.environments.base import ActionFormat, EpisodeFailed, Step, Task
 from tasks.environments.verifier import Verified, compute, verify
 
-LONGEST = 4000  # characters of an answer; a longer one is none
-NONE = "no answer"  # which is one
+LONGEST = 4000  # characters of a valid answer
+NONE = "no answer"  # a text that answers no question
 _SCORE = "tasks.environments.reasoning_gym.score"
-CHECKED = 50  # questions of each split that `validate` makes
+CHECKED = 50  # questions of each split that `validate` checks
 _ONE_LINE = ActionFormat(r"[^\n]{1,200}", "the answer alone, in the form that the question asks for")
 _LINES = ActionFormat(
     r"(?:[^\n]{1,120}\n){0,30}[^\n]{1,120}",
@@ -26,20 +26,20 @@ _LINES = ActionFormat(
 class ReasoningGym:
     """Answer a generated question in one turn; any answer ends the episode.
 
-    A task's seed makes its question. The reward is the score that reasoning-gym gives the answer, between 0 and 1,
-    and success is one of at least `success_at`. Where its scorer hangs or ends, the reward is 0 and the step says so
-    in its status; an answer that it can't read is not valid.
+    A task's seed generates its question. The reward is reasoning-gym's score of the answer, 0 to 1; a score of at least
+    `success_at` is a success. If the scorer hangs or crashes, the reward is 0 and the step's status says so. An answer
+    that it can't parse is not valid.
 
     Args:
-        task: a name that reasoning-gym knows, for instance gcd or chain_sum.
-        config: fields of that task's own configuration, for instance {min_numbers: 2, max_numbers: 3}.
-        train_tasks: questions for training.
-        eval_tasks: questions held out.
-        success_at: the least score that is a success.
-        seconds: CPU time for making a question and scoring an answer.
+        task: reasoning-gym's name of the task, for instance gcd or chain_sum.
+        config: fields of the task's own configuration, for instance {min_numbers: 2, max_numbers: 3}.
+        train_tasks: number of training questions.
+        eval_tasks: number of held-out questions.
+        success_at: smallest score that is a success.
+        seconds: CPU time for generating a question, and for scoring an answer.
 
     Raises:
-        ValueError: no such task, or it does not take this configuration.
+        ValueError: reasoning-gym has no such task, or refuses this configuration.
     """
 
     instructions = "Answer the question. Reason in the thought; the action is the answer alone."
@@ -72,7 +72,7 @@ class ReasoningGym:
         return Task(task_id, split, int.from_bytes(hashlib.sha256(task_id.encode()).digest()[:4], "big"))
 
     async def _make(self, task: Task) -> tuple[str, str | None]:
-        """The question and the answer stated for it, if there is one."""
+        """The question and its stated answer, if it has one."""
         text, gold = await compute(
             f"{_SCORE}:question", self._task, self._config, task.seed, seconds=self._seconds
         )
@@ -96,11 +96,11 @@ class ReasoningGym:
         return await verify(f"{_SCORE}:score", *arguments, seconds=self._seconds)
 
     def validate(self) -> list[str]:
-        """The first questions of each split: a seed makes the same one twice, none is in both splits, the answer that
-        the package states for it is a success (for some tasks it states none), and a text that is no answer is not."""
+        """Check the first questions of each split: a seed gives the same question twice, no question is in both splits,
+        the stated answer (some tasks have none) is a success, and a text without an answer is not."""
         try:
             return asyncio.run(self._faults())
-        except EpisodeFailed as failure:  # its first question that can't be made
+        except EpisodeFailed as failure:  # the first question that can't be generated
             return [f"{self.name}: {failure}"]
 
     async def _faults(self) -> list[str]:
@@ -128,7 +128,7 @@ class ReasoningGym:
 
 @lru_cache(maxsize=64)
 def _takes_lines(task: str, config: str, seeds: tuple[int, ...]) -> bool:
-    """Whether stated answers have several lines. Here the package is imported, and refuses a configuration."""
+    """Whether stated answers have several lines. Imports the package, which refuses a wrong configuration here."""
     from tasks.environments.reasoning_gym.score import question
 
     return any("\n" in str(question(task, json.loads(config), seed)[1]) for seed in seeds)

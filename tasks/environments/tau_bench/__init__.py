@@ -1,7 +1,7 @@
 """tau-bench (Yao et al. 2024, arXiv 2406.12045): customer service with tools, in a shop and at an airline.
 
-The package `tau_bench` brings policies, tools, databases, tasks and the simulated user's prompt; here stand the
-episode, the reading of actions, and the reward. Nothing of the package is copied into this program.
+The package `tau_bench` provides policies, tools, databases, tasks and the simulated user's prompt; nothing of it is
+copied. This package holds the episode, the parsing of actions, and the reward.
 """
 
 from tasks.environments.tau_bench.environment import TauBench

@@ -1,6 +1,6 @@
-"""How actions are written under structured output: as calls that fit the schema of some tool.
+"""Action formats for structured output: calls that fit the schema of a tool.
 
-What is read may be written in other ways (`calls`): with other spaces, or arguments in another order.
+`calls` reads more than that: other white space, and arguments in another order.
 """
 
 import json
@@ -19,15 +19,15 @@ _WHOLE = "-?(?:0|[1-9][0-9]{0,11})"
 
 
 def react_format(schemas: Iterable[Mapping[str, Any]], longest: int | None = None) -> ActionFormat:
-    """One JSON object, a call of one of the tools.
+    """The format of one JSON object that calls one of the tools.
 
     Args:
-        schemas: OpenAI function schemas. Of JSON schema they may use strings, enumerations of strings, integers,
-            numbers, arrays, and objects whose properties are all required.
-        longest: most characters of a string; None: any number.
+        schemas: OpenAI function schemas. Supported JSON schema: strings, enumerations of strings, integers, numbers,
+            arrays, and objects whose properties are all required.
+        longest: most characters of a string; None for no limit.
 
     Raises:
-        ValueError: a schema uses something else.
+        ValueError: a schema is not supported.
     """
     calls = "|".join(
         f'{json.dumps(f["name"])}, "arguments": {_value(f["parameters"], longest)}'
@@ -42,7 +42,7 @@ def react_format(schemas: Iterable[Mapping[str, Any]], longest: int | None = Non
 
 
 def _value(schema: Mapping[str, Any], longest: int | None) -> str:
-    """Values of a schema as `json.dumps` spaces them."""
+    """Regular expression of a schema's values, spaced as by `json.dumps`."""
     match schema:
         case {"enum": values}:
             return f"(?:{any_of(json.dumps(value) for value in values)})"

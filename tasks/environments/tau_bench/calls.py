@@ -1,8 +1,9 @@
-"""Actions: how a tool call or a message to the user is written, and read.
+"""Actions as text: tool calls and messages to the user, in two forms.
 
-Two forms. `react`, the package's text form: every action is one JSON object, {"name": ..., "arguments": {...}}, a
-message to the user being a call of `respond`. `native`, that of models with tool calls of their own: such an object, or
-the same as OpenAI writes it, {"function": {"name": ..., "arguments": "{...}"}}; anything else is said to the user.
+- `react`, the package's text form: every action is one JSON object, {"name": ..., "arguments": {...}}. A message to the
+  user is a call of `respond`.
+- `native`, for models with tool calls of their own: such an object, or OpenAI's form of it,
+  {"function": {"name": ..., "arguments": "{...}"}}. Any other text is said to the user.
 """
 
 import json
@@ -41,16 +42,16 @@ class Call:
 
 
 class Unreadable(Exception):
-    """A text is no action; the message tells the agent what was wrong."""
+    """A text is not an action; the message tells the agent what was wrong."""
 
 
 class Calls:
-    """Reads and checks actions.
+    """Parses and checks actions.
 
     Args:
         schemas: OpenAI function schemas of the tools, without `respond`.
-        form: how actions are written.
-        longest: react under structured output: most characters of a text among the arguments; None: any number.
+        form: the form of actions.
+        longest: most characters of a string argument under structured output, with form react; None for no limit.
     """
 
     def __init__(self, schemas: Sequence[Mapping[str, Any]], form: Form, longest: int | None = None) -> None:
@@ -60,10 +61,10 @@ class Calls:
         self.format = react_format((*schemas, RESPOND_SCHEMA), longest) if form == "react" else NATIVE_FORMAT
 
     def read(self, text: str) -> Call:
-        """The action that a text is.
+        """Parse an action.
 
         Raises:
-            Unreadable: it is none.
+            Unreadable: the text is not an action.
         """
         try:
             content = json.loads(text)
@@ -79,7 +80,7 @@ class Calls:
         return call
 
     def fault(self, call: Call) -> str | None:
-        """What is wrong with a call: no such tool, or arguments that do not fit its schema; None: nothing."""
+        """The fault of a call, an unknown tool or arguments that do not fit its schema; None if it has none."""
         if call.name not in self._parameters:
             return f"there is no tool '{call.name}'"
         error = best_match(self._parameters[call.name].iter_errors(call.arguments))
@@ -87,12 +88,12 @@ class Calls:
 
 
 def write_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """An action as text, in either form."""
+    """An action as text that both forms read."""
     return json.dumps({"name": name, "arguments": arguments})
 
 
 def _plain_call(content: Any) -> Call | None:
-    """A decoded {"name", "arguments"}; None: it is something else."""
+    """The call in a decoded {"name", "arguments"}; None for anything else."""
     match content:
         case {"name": str(name), "arguments": dict(arguments)}:
             return Call(name, arguments)
@@ -100,7 +101,7 @@ def _plain_call(content: Any) -> Call | None:
 
 
 def _native_call(content: Any) -> Call | None:
-    """The same, also in OpenAI's form, whose arguments are a JSON text."""
+    """The same, also in OpenAI's form, whose arguments are JSON text."""
     match content:
         case {"function": {"name": str(name), "arguments": str(arguments)}}:
             try:
@@ -113,5 +114,5 @@ def _native_call(content: Any) -> Call | None:
 
 
 def _closed(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter schema that takes nothing it does not list, as the tools' functions do."""
+    """A parameter schema that refuses unlisted parameters, as the tools' functions do."""
     return {**deepcopy(dict(parameters)), "additionalProperties": False}

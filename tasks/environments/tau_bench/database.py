@@ -1,7 +1,7 @@
 """A domain's database, loaded once and lent to any number of episodes.
 
-An episode looks at a handful of thousands of records. So it shares those of the loaded tables, and copies one when it
-first looks it up by its key; the digest is made of texts that are kept for all the others.
+An episode looks up a few of thousands of records. It therefore shares the loaded records and copies one at its first
+lookup. The digest reuses the cached texts of all other records.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,9 +14,8 @@ from typing import Any
 class Table(dict[str, Any]):
     """Records by key, shared with the loaded table until they are looked up.
 
-    Looking a record up (`table[key]`, `get`) gives a copy that belongs to this table. Iterating gives shared records,
-    which must only be read: the package's tools change only what they have looked up, and `TauBench.validate` finds out
-    if that should change.
+    A lookup (`table[key]`, `get`) returns a copy that belongs to this table. Iteration returns shared records, which
+    must not be changed. The package's tools change only records that they looked up; `TauBench.validate` checks that.
     """
 
     def __init__(self, shared: Mapping[str, Any]) -> None:
@@ -33,7 +32,7 @@ class Table(dict[str, Any]):
         super().__setitem__(key, record)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As of any dict, by way of the lookup above."""
+        """As `dict.get`, through the lookup above."""
         try:
             return self[key]
         except KeyError:
@@ -41,11 +40,11 @@ class Table(dict[str, Any]):
 
 
 class Snapshot:
-    """The tables of a domain as every episode finds them.
+    """The tables of a domain at the start of every episode.
 
     Args:
         tables: table name -> key -> record; never changed.
-        hashable: a record in a form whose `str` depends on its content alone (the package's `to_hashable`).
+        hashable: gives a record a form whose `str` depends only on its content (the package's `to_hashable`).
     """
 
     def __init__(self, tables: Mapping[str, Mapping[str, Any]], hashable: Callable[[Any], Any]) -> None:
@@ -62,12 +61,12 @@ class Snapshot:
         return str(self._hashable(record))
 
     def lend(self) -> dict[str, Table]:
-        """The tables for one episode to change."""
+        """Tables that one episode may change."""
         return {name: Table(table) for name, table in self._tables.items()}
 
     def digest(self, database: Mapping[str, Table]) -> str:
-        """sha256 (hex) of lent tables: what the package's `consistent_hash(to_hashable(database))` gives, without
-        going through the records that were not looked up."""
+        """sha256 (hex) of lent tables: equal to the package's `consistent_hash(to_hashable(database))`, without
+        converting records that were not looked up."""
         tables = []
         for name, table in sorted(database.items()):
             texts = self._texts[name]
@@ -79,7 +78,7 @@ class Snapshot:
         return sha256(_tuple(tables).encode("utf-8")).hexdigest()
 
     def intact(self) -> bool:
-        """Whether the shared records are still what they were when the first digest was made."""
+        """Whether the shared records are unchanged since the first digest."""
         return all(
             self._texts[name][key] == self._text(record)
             for name, table in self._tables.items()
@@ -88,6 +87,6 @@ class Snapshot:
 
 
 def _tuple(parts: Iterable[str]) -> str:
-    """How Python writes a tuple whose elements' texts are given."""
+    """The repr of a tuple, from the reprs of its elements."""
     listed = list(parts)
     return f"({listed[0]},)" if len(listed) == 1 else f"({', '.join(listed)})"

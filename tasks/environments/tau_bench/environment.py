@@ -21,32 +21,31 @@ from tasks.environments.tau_bench.users import STOP, ModelUser, ScriptedUser, Us
 
 
 class TauBench:
-    """A domain of tau-bench. An action is a tool call or a message to the user. The conversation ends when the user
-    says so, or with a transfer to a human; either end is `done`, and the reward comes then.
+    """A domain of tau-bench. An action is a tool call or a message to the user.
 
-    A step's `info` has at the end both halves of the reward, `database_reward` and `outputs_reward`. `files` names what
-    the package's part of an episode is made of.
+    The user or a transfer to a human ends the conversation; both are `done` and bring the reward. The last step's
+    `info` holds its two parts, `database_reward` and `outputs_reward`.
 
     Args:
         domain: retail or airline.
-        train_split: the package's split that training plays; empty: `train` where the domain has it, else none.
-        eval_split: the one that evaluation plays.
-        actions: react: every action is JSON; native: a tool call as JSON, or else text for the user.
-        text_chars: react: longest text in an argument under structured output, for small models, which may not find an
-            end; empty: no bound.
-        user: model: `environment.model` plays the user; scripted: it says the whole instruction, then yes to
-            everything, so that nothing needs a model.
-        patience: scripted user: messages that get a yes; the next one ends the conversation.
+        train_split: the package's split for training; by default `train` if the domain has it, else none.
+        eval_split: the package's split for evaluation.
+        actions: react (every action is JSON) or native (a tool call as JSON, or text for the user).
+        text_chars: with react, most characters of a string argument under structured output, for small models that do
+            not end one by themselves; by default no limit.
+        user: model (`environment.model` plays the user) or scripted (states the whole instruction, then says yes to
+            everything; needs no model).
+        patience: number of messages that the scripted user answers with yes; the next one ends the conversation.
 
     Raises:
-        ValueError: no such domain, split, form or user, or one split for both uses.
-        ImportError: the package is not installed; with the command.
+        ValueError: no such domain, split, form or user, or the same split for both uses.
+        ImportError: the package is not installed; names the command.
     """
 
     templates: Mapping[str, Path] = {"evaluate": Path(__file__).parent / "templates" / "evaluate.j2"}
     markov = False
     no_op = write_call("transfer_to_human_agents", {"summary": ""})
-    """Ends the conversation at once: no tool has been used, and nothing said."""
+    """Ends the conversation at once, before any tool call or message."""
 
     def __init__(
         self,
@@ -86,7 +85,7 @@ class TauBench:
             self.instructions += f"\n\n# Tools\n{json.dumps([*self._domain.schemas, RESPOND_SCHEMA])}"
 
     def connect(self, ask: Ask) -> None:
-        """Let the model behind `ask` play the user."""
+        """Let the environment model play the user."""
         self._user = ModelUser(ask)
 
     def tasks(self, split: Split) -> Sequence[Task]:
@@ -122,7 +121,7 @@ class TauBench:
         return self._end(seen, valid) if call.name in self._domain.terminal else Step(seen, valid=valid)
 
     async def _respond(self, content: str) -> Step:
-        assert self._user is not None  # reset has seen to it
+        assert self._user is not None  # `reset` checks
         self._said.append(content)
         answer = await self._user.answer(content)
         return self._end(answer) if STOP in answer else Step(answer)
@@ -139,7 +138,7 @@ class TauBench:
         )
 
     def accepts(self, action: str) -> bool:
-        """Whether an action is a call of a known tool with arguments that fit, in any state."""
+        """Whether an action calls a known tool with arguments that fit its schema."""
         try:
             return self._calls.fault(self._calls.read(action)) is None
         except Unreadable:
@@ -164,7 +163,7 @@ def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
 
 
 def _verdict(outcome: Outcome) -> str:
-    """How it ended, in words: what the critic's backup reads beside the reward."""
+    """The outcome in words, which the critic's backup reads next to the reward."""
     kept = "as" if outcome.database else "not as"
     text = f"The conversation is over. The database is {kept} the task requires."
     if outcome.outputs is None:

@@ -1,8 +1,7 @@
-"""What a task asks for, and the reward, as the package computes it: the database it should lead to, and what the user
-should be told.
+"""The reward, computed as in the package: 1 if both the database and the outputs are right, else 0.
 
-The reward is 1 if both hold, else 0. The database holds if its digest is that of the initial one after the task's own
-(gold) actions; outputs hold if each occurs in something that was said to the user.
+The database is right if its digest equals that of the initial database after the task's own (gold) actions. The outputs
+are right if each occurs in a message to the user.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +16,11 @@ from tasks.environments.tau_bench.package import Domain, DomainName, load_domain
 
 @dataclass(frozen=True)
 class Outcome:
-    """Both halves of the reward.
+    """The two parts of the reward.
 
     Attributes:
         database: 1 if the database is as the gold actions leave it, else 0.
-        outputs: 1 if the user was told all that the task asks for, else 0; None: it asks for nothing.
+        outputs: 1 if the user was told everything that the task asks for, else 0; None if it asks for nothing.
     """
 
     database: float
@@ -33,16 +32,16 @@ class Outcome:
 
 
 def use_tool(domain: Domain, database: Mapping[str, Table], call: Call) -> tuple[str, bool]:
-    """Use a tool on the database.
+    """Call a tool on the database.
 
     Returns:
-        What it answers, and whether it ran: what it raises is its answer, as in the package.
+        Its answer, and whether it ran. As in the package, the text of an exception is an answer.
     """
     if call.name == "calculate" and "**" in str(call.arguments.get("expression")):
-        # It is evaluated as Python, where a tower of powers would hold up the whole stage.
+        # The tool evaluates it as Python, where a tower of powers would block the whole stage.
         return "Error: the expression may not have powers in it", False
     try:
-        # Tools put their arguments into the database as they are, where later calls change them.
+        # Tools store their arguments in the database uncopied, and later calls change them there.
         answer = domain.tools[call.name].invoke(data=database, **deepcopy(call.arguments))
     except Exception as error:  # noqa: BLE001 - the package's tools check few of their arguments
         return f"Error: {error}", False
@@ -51,7 +50,7 @@ def use_tool(domain: Domain, database: Mapping[str, Table], call: Call) -> tuple
 
 @cache
 def gold_digest(name: DomainName, split: str, index: int) -> str:
-    """Digest of the database after a task's gold actions; computed once in a process."""
+    """Digest of the database after a task's gold actions; computed once per process."""
     domain = load_domain(name)
     database = domain.snapshot.lend()
     for action in domain.tasks[split][index].actions:
@@ -63,18 +62,18 @@ def gold_digest(name: DomainName, split: str, index: int) -> str:
 def evaluate(
     name: DomainName, split: str, index: int, database: Mapping[str, Table], said: Sequence[str]
 ) -> Outcome:
-    """The reward of an episode that is over.
+    """The reward of a finished episode.
 
     Args:
         name: the domain.
-        split: of the package.
-        index: of the task within it.
+        split: the package's split.
+        index: of the task within the split.
         database: as the episode left it.
-        said: what the agent said to the user.
+        said: the agent's messages to the user.
     """
     domain = load_domain(name)
     wanted = domain.tasks[split][index].outputs
-    # Thousands are written with commas by some; the package forgives it on this side alone.
+    # Some models write commas in thousands; the package removes them on this side only.
     texts = [text.lower().replace(",", "") for text in said]
     told = all(any(output.lower() in text for text in texts) for output in wanted)
     same = domain.snapshot.digest(database) == gold_digest(name, split, index)

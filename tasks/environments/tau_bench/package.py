@@ -1,4 +1,4 @@
-"""The package `tau_bench`, imported when first needed: policies, tools, tables, tasks, the simulated user's prompt."""
+"""The package `tau_bench`, imported at first use: policies, tools, tables, tasks, the simulated user's prompt."""
 
 import importlib
 import importlib.util
@@ -19,7 +19,7 @@ SIZES: Final[Mapping[DomainName, Mapping[str, int]]] = {
     "retail": {"train": 500, "test": 115, "dev": 20},
     "airline": {"test": 50},
 }
-"""Splits of each domain, with the number of tasks the package has in them."""
+"""Domain -> split -> number of tasks in the package."""
 
 _TASKS = {
     ("retail", "train"): "TASKS_TRAIN",
@@ -31,16 +31,16 @@ _TASKS = {
 
 @dataclass(frozen=True)
 class Domain:
-    """What the package has for a domain.
+    """A domain of the package.
 
     Attributes:
-        policy: what the agent must keep to, Markdown.
-        tools: name -> the tool; `invoke(data, **arguments)` changes the tables and gives a text.
-        schemas: the same as OpenAI function schemas, in the package's order.
-        terminal: tools whose use ends the conversation.
+        policy: the agent's instructions, Markdown.
+        tools: name -> tool; `invoke(data, **arguments)` changes the tables and returns a text.
+        schemas: the tools' OpenAI function schemas, in the package's order.
+        terminal: tools that end the conversation.
         snapshot: the database.
         tasks: split -> tasks, each with `instruction`, `actions` and `outputs`.
-        files: the package's files behind all this, by their path in it.
+        files: the package's files that all of this comes from, by their path in the package.
     """
 
     policy: str
@@ -54,10 +54,10 @@ class Domain:
 
 @lru_cache
 def load_domain(name: DomainName) -> Domain:
-    """Everything of a domain; loaded once in a process.
+    """Load a domain, once per process.
 
     Raises:
-        ImportError: the package is not installed, or not the one this was written for; with the command.
+        ImportError: the package is not installed or of an unknown version; names the command.
     """
     folder = f"tau_bench.envs.{name}"
     with _importing():
@@ -74,7 +74,7 @@ def load_domain(name: DomainName) -> Domain:
         policy=policy,
         tools={s["function"]["name"]: tool for s, tool in zip(schemas, tools, strict=True)},
         schemas=schemas,
-        terminal=frozenset({"transfer_to_human_agents"}),  # stated inside the package's constructors alone
+        terminal=frozenset({"transfer_to_human_agents"}),  # the package states it inside constructors only
         snapshot=Snapshot(tables, base.to_hashable),
         tasks=tasks,
         files=_files(Path(base.__file__).parent, name),
@@ -82,14 +82,14 @@ def load_domain(name: DomainName) -> Domain:
 
 
 def _files(envs: Path, name: DomainName) -> dict[str, Path]:
-    """Code, tables and texts of a domain, and what both domains use."""
+    """Code, tables and texts of a domain, and files that both domains use."""
     inside = [path for path in (envs / name).rglob("*") if path.suffix in {".py", ".json", ".md"}]
     return {str(p.relative_to(envs)): p for p in sorted([envs / "base.py", envs / "user.py", *inside])}
 
 
 def user_messages() -> Any:
-    """The package's simulated user without its model: `reset(instruction)` and `step(content)` write `messages`, the
-    chat to go on with, and ask for nothing."""
+    """The package's simulated user without its model: `reset(instruction)` and `step(content)` extend the chat in
+    `messages` and send no request."""
     with _importing():
         simulation: Any = importlib.import_module("tau_bench.envs.user").LLMUserSimulationEnv
 
@@ -105,10 +105,10 @@ def user_messages() -> Any:
 
 @contextmanager
 def _importing() -> Iterator[None]:
-    """Import from the package without `litellm`, which only its own user simulation and agents call.
+    """Import from the package with an empty module in place of `litellm`, which only its own user and agents call.
 
-    The released litellm forces older versions of openai and huggingface_hub than this program runs with, takes seconds
-    to import, and fetches a price list from the network while it does. So an empty module stands in for it meanwhile.
+    The released litellm requires older versions of openai and huggingface_hub than this program, takes seconds to
+    import, and downloads a price list at import.
 
     Raises:
         ImportError: as load_domain.

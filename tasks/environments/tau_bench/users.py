@@ -1,4 +1,4 @@
-"""Who the agent talks to: a model that plays the task's user, or a script for runs without any model."""
+"""The user whom the agent talks to: a model, or a script for runs without one."""
 
 from typing import Protocol
 
@@ -7,26 +7,26 @@ from tasks.environments.base import Ask
 from tasks.environments.tau_bench.package import user_messages
 
 STOP = "###STOP###"
-"""What a user says, by the package's prompt, when the conversation is over."""
+"""The user's text at the end of the conversation, by the package's prompt."""
 
 
 class User(Protocol):
     """The user of one episode."""
 
     async def open(self, instruction: str) -> str:
-        """The first message; `instruction` says who the user is and wants."""
+        """The first message; `instruction` says who the user is and what they want."""
         ...
 
     async def answer(self, content: str) -> str:
-        """The answer to what the agent says; it holds STOP where the conversation is over."""
+        """The answer to the agent's message; it contains STOP at the end of the conversation."""
         ...
 
 
 class ModelUser:
-    """A model under the package's own prompt for it.
+    """The environment model under the package's own prompt.
 
     Args:
-        ask: asks the model. Requests are numbered by the length of the conversation.
+        ask: sends its requests; their keys count the messages of the conversation.
     """
 
     def __init__(self, ask: Ask) -> None:
@@ -34,12 +34,12 @@ class ModelUser:
         self._conversation = user_messages()
 
     async def open(self, instruction: str) -> str:
-        """As the protocol. Raises EnvironmentModelFailed where the model can't be asked."""
+        """As User. Raises EnvironmentModelFailed if the request fails."""
         self._conversation.reset(instruction=instruction)
         return await self._speak()
 
     async def answer(self, content: str) -> str:
-        """As the protocol. Raises EnvironmentModelFailed where the model can't be asked."""
+        """As User. Raises EnvironmentModelFailed if the request fails."""
         self._conversation.step(content)
         return await self._speak()
 
@@ -51,21 +51,21 @@ class ModelUser:
 
 
 class ScriptedUser:
-    """Says the whole instruction at once, agrees to everything, and ends the conversation.
+    """States the whole instruction at once, agrees to everything, and ends the conversation.
 
     Args:
-        patience: messages of the agent that get an answer; the next one ends the conversation.
+        patience: number of the agent's messages that get an answer; the next one ends the conversation.
     """
 
     def __init__(self, patience: int) -> None:
         self._patience = patience
 
     async def open(self, instruction: str) -> str:
-        """As the protocol."""
+        """As User."""
         self._left = self._patience
         return instruction
 
     async def answer(self, content: str) -> str:
-        """As the protocol."""
+        """As User."""
         self._left -= 1
         return STOP if self._left < 0 else "Yes, please go ahead."

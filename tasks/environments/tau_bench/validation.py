@@ -1,5 +1,5 @@
-"""Checks of the whole package through the environment, without any model: the gold actions must earn 1 on every task,
-and what an agent earns that does nothing.
+"""Checks of the whole package through the environment, without a model: the reward of the gold actions, which must be
+1 on every task, and the reward of doing nothing.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ R = TypeVar("R")
 
 
 def replay_gold() -> list[str]:
-    """Play the gold actions of every task of both domains, and tell the user the outputs it asks for; one line a fault.
+    """Play the gold actions of every task of both domains, and tell the user the outputs; one line per fault.
 
-    Every task must end with reward 1, every split be of the size known, and the shared tables be untouched at the end.
+    Every task must end with reward 1, every split must have its known size, and the shared tables must be unchanged.
     """
     faults = []
     for name, split, count in _splits():
@@ -33,12 +33,12 @@ def replay_gold() -> list[str]:
                 )
     for name in SIZES:
         if not load_domain(name).snapshot.intact():
-            faults.append(f"{name}: a tool has changed a record that it did not look up by its key")
+            faults.append(f"{name}: a tool changed a record that it did not look up by its key")
     return faults
 
 
 def do_nothing() -> dict[str, float]:
-    """Mean reward, by domain and split, of an agent that changes nothing and tells nothing, the floor."""
+    """Domain/split -> mean reward of an agent that calls no tool and says nothing: the floor of a success rate."""
     means = {}
     for name, split, _ in _splits():
         ended = asyncio.run(_play_all(name, split, _play_nothing))
@@ -55,7 +55,7 @@ def _splits() -> Iterator[tuple[DomainName, str, int]]:
 async def _play_all(
     name: DomainName, split: str, play: Callable[[TauBench, Task], Awaitable[R]]
 ) -> list[tuple[Task, R]]:
-    """Every task of a split of the package, one after the other, with a user who answers once."""
+    """Play every task of a split of the package in turn, with a user who answers once."""
     other = next((s for s in SIZES[name] if s != split), None)
     environment = TauBench(name, train_split=other, eval_split=split, user="scripted", patience=1)
     return [(task, await play(environment, task)) for task in environment.tasks("eval")]

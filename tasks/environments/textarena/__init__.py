@@ -1,4 +1,4 @@
-"""TextArena's games for one and for two (package `textarena`), by id."""
+"""Games of TextArena (package `textarena`) for one or two players, by id."""
 
 import hashlib
 import re
@@ -9,31 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from schemas.rows import Split
-from tasks.environments.base import ActionFormat, Ask, EpisodeFailed, GlobalRandom, Step, Task
+from tasks.environments.base import ActionFormat, Ask, EpisodeFailed, Step, Task
+from tasks.environments.global_random import GlobalRandom
 from tasks.environments.textarena.games import deal, look_at, make_game
 from tasks.environments.textarena.opponent import Opponent
 
 TASKS: dict[Split, int] = {"train": 1000, "eval": 200}
-# Refusals of moves that were legal: Minesweeper calls the first mine an invalid move, though nothing shown forbids it.
+# Refusals of legal moves: Minesweeper calls the first mine an invalid move, though the board does not show it.
 _LEGAL = re.compile(r"You hit a mine\b")
 
 
 class TextArena:
     """A TextArena game, alone or against a model.
 
-    The seed makes the game exactly, although TextArena draws from global random states: every episode keeps its own.
-    A game's own turn limit, and a game lost by invalid moves, end the episode as done; a single invalid move is
-    refused and may be followed by another. The reward is the game's own and comes at the end. Success is the full
-    reward, 1, of a game for one; of a game for two, more than the opponent's.
+    The seed determines the game exactly: TextArena draws from global random states, and every episode has its own. The
+    game's turn limit and a loss by invalid moves end the episode as done; a single invalid move is refused and may be
+    followed by another. The reward is the game's own and comes at the end. Success is the full reward, 1, in a game for
+    one, and more than the opponent's reward in a game for two.
 
     Args:
         game: the game's id, for instance GuessTheNumber-v0.
-        action_regex: how its actions are written, where the built-in format does not fit.
-        player: seat of the policy in a game for two, 0 or 1; empty: one or the other, as the task's seed has it.
+        action_regex: regular expression of its actions, if the built-in format does not fit.
+        player: the policy's seat in a game for two, 0 or 1; by default the task's seed chooses it.
         settings: arguments of the game that replace those of the id, for instance max_turns.
 
     Raises:
-        ValueError: no such game, one that can't be made here or is for more players, or a seat that it does not have.
+        ValueError: the game is unknown, can't be constructed here or is for more players, or has no such seat.
     """
 
     templates: Mapping[str, Path] = {}
@@ -64,7 +65,7 @@ class TextArena:
         self.action_format = ActionFormat(action_regex, form.description) if action_regex else form
 
     def connect(self, ask: Ask) -> None:
-        """Take the way to ask the opponent."""
+        """Let the environment model play the opponent."""
         self._ask = ask
 
     def tasks(self, split: Split) -> Sequence[Task]:
@@ -115,20 +116,20 @@ class TextArena:
         return (self._seat, *(seat for seat in range(self.known.players) if seat != self._seat))
 
     def _play(self, action: str) -> bool:
-        """One move of whoever's turn it is; whether the game accepted it."""
+        """Play a move of the current player. Returns whether the game accepted it."""
         state = self._env.state
         seat = state.current_player_id
         with self._guarded(repr(action)):
             self._over, _ = self._env.step(action)
-        # A game counts refused moves in a row, and ends at the second one by its `invalid_move`.
+        # A game counts refused moves in a row; the second one ends it and sets `invalid_move`.
         return state.error_count == 0 and not state.game_info[seat]["invalid_move"]
 
     @contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
-        """Let the game work on its own random state.
+        """Run the game's code on the episode's random state.
 
         Raises:
-            EpisodeFailed: it broke. Games are other people's code, and some fail on a rare move.
+            EpisodeFailed: the game raised. Some of TextArena's games fail on a rare move.
         """
         with self._random:
             try:
@@ -145,14 +146,14 @@ class TextArena:
             self._play(await self._opponent.move(self._news(state.current_player_id)))
 
     def _news(self, seat: int) -> str:
-        """What is new to a seat since last asked, without its own moves."""
+        """What a seat has seen since the last call, without its own moves."""
         from textarena import GAME_ID, ObservationType
 
         state, move = self._env.state, ObservationType.PLAYER_ACTION
         news, state.observations[seat] = state.observations[seat], []
         lines = []
         for sender, text, kind in news:
-            # Some games note a move as said by the game, some mix up the order: the kind stands for the sender.
+            # Some games log a move as sent by the game, and some swap the tuple: the kind is in the sender's place.
             if (kind is move and sender in (seat, GAME_ID)) or sender is move:
                 continue
             lines.append(
@@ -161,7 +162,7 @@ class TextArena:
         return "\n".join(lines)
 
     def validate(self) -> list[str]:
-        """Openings and random games played twice side by side: the same both times, and every game ends."""
+        """Openings and random games are the same when played twice, and every game ends."""
         from tasks.environments.textarena.validation import faults
 
         return faults(self)

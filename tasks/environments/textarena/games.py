@@ -1,4 +1,4 @@
-"""TextArena's games: found by id, made bare of their wrappers, dealt from a seed."""
+"""TextArena's games: found by id, stripped of their wrappers, and dealt from a seed."""
 
 import json
 import re
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tasks.environments.base import ActionFormat, GlobalRandom
+from tasks.environments.global_random import GlobalRandom
 from tasks.environments.textarena.moves import BRACKETS, LINE, MOVES
 from tasks.lean_imports import without
+from tasks.text.action_format import ActionFormat
 
-_WORD_GAMES = ("words", "averaged_perceptron_tagger_eng")  # NLTK data of TextArena's games with words
+_WORD_GAMES = ("words", "averaged_perceptron_tagger_eng")  # NLTK data that TextArena's word games need
 _ASKED_FOR = re.compile(r"nltk\.download\('([\w.-]+)'\)")
 _DEALS = 8
-# Packages and files that are not there, syntax of a newer Python, arguments that the game does not take.
+# Missing packages and files, syntax of a newer Python, arguments that the game does not take.
 _CAN_NOT_BE_MADE = (
     ArithmeticError, AttributeError, ImportError, OSError, RuntimeError, SyntaxError, TypeError, ValueError
 )  # fmt: skip
@@ -23,11 +24,11 @@ _CAN_NOT_BE_MADE = (
 
 @dataclass(frozen=True)
 class Game:
-    """What is known of a game before it is played.
+    """Properties of a game.
 
     Attributes:
         players: 1 or 2.
-        form: how a move is written; it can be drawn at random where that is known to the letter.
+        form: format of a move; it has `sample` if the legal spellings are known exactly.
         hosted: the game asks a hosted model of its own.
     """
 
@@ -37,14 +38,14 @@ class Game:
 
 
 def look_at(game: str, settings: Mapping[str, Any]) -> Game:
-    """What is known of a game; it is made and opened for that once in a process.
+    """Properties of a game, found by opening it once per process.
 
     Args:
         game: its id.
         settings: arguments of the game that replace those of the id.
 
     Raises:
-        ValueError: there is no such game, TextArena can't make it, it lacks data, or it is for more players.
+        ValueError: the game is unknown, can't be constructed, lacks data, or is for more than two players.
     """
     return _look_at(game, json.dumps(settings, sort_keys=True))
 
@@ -67,15 +68,15 @@ def _look_at(game: str, settings: str) -> Game:
             raise ValueError(_unmakeable(game, error)) from error
         needed = " ".join(dict.fromkeys([*missing, *_WORD_GAMES]))
         raise ValueError(
-            f"game: {game} needs the NLTK data '{missing[0]}', which is not installed; get what TextArena's games "
-            f"with words need by: python -m nltk.downloader {needed}"
+            f"game: {game} needs the NLTK data '{missing[0]}', which is not installed; install what TextArena's "
+            f"word games need with: python -m nltk.downloader {needed}"
         ) from error
     except _CAN_NOT_BE_MADE as error:
         raise ValueError(_unmakeable(game, error)) from error
     if players is None:
         raise ValueError(f"game: {game} is for more than two players; choose one for one or two")
     moves = MOVES.get(type(env).__name__)
-    # TextArena puts brackets around the answers to those of its games whose moves are not free text.
+    # TextArena wraps games whose moves are not free text so that answers are put in brackets.
     bracketed = textarena.wrappers.ActionFormattingWrapper in (registered.default_wrappers or ())
     form = moves(env).format if moves else BRACKETS if bracketed else LINE
     return Game(players, form, hasattr(env, "gamemaster"))
@@ -86,7 +87,7 @@ def _unmakeable(game: str, error: Exception) -> str:
 
 
 def _players(env: Any) -> int | None:
-    """How many play a game: its kind of state tells; None: more than two."""
+    """Number of players, by the type of the game's state; None for more than two."""
     import textarena
 
     for players in (1, 2):
@@ -100,7 +101,7 @@ def _players(env: Any) -> int | None:
 
 
 def make_game(game: str, settings: Mapping[str, Any]) -> Any:
-    """A game without TextArena's wrappers, which rewrite what is seen and done."""
+    """A game without TextArena's wrappers, which rewrite observations and actions."""
     import textarena
 
     with _no_downloads():
@@ -111,8 +112,8 @@ def make_game(game: str, settings: Mapping[str, Any]) -> Any:
 
 
 def deal(env: Any, players: int, seed: int) -> None:
-    """Open a game. A seed of which the game can't make an opening is followed by the next one: LightsOut divides by
-    the number of lights that are on, and now and then deals a board without any."""
+    """Open a game from a seed, or from the next seed if the game fails on it: LightsOut divides by the number of lights
+    that are on, and sometimes deals a board without any."""
     for attempt in range(_DEALS):
         try:
             env.reset(num_players=players, seed=seed + attempt)
@@ -125,7 +126,7 @@ def deal(env: Any, players: int, seed: int) -> None:
 
 @contextmanager
 def _no_downloads() -> Iterator[None]:
-    """Keep games from downloading NLTK data, which some try anew with every game; it is the user who gets it."""
+    """Keep games from downloading NLTK data, which some try with every new game; installing it is up to the user."""
     import nltk
 
     download = nltk.download

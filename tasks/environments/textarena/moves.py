@@ -1,4 +1,4 @@
-"""How the moves of TextArena's games are written, as far as that can be known before a game is played."""
+"""Formats of the moves in TextArena's games, as far as they are known before a game is played."""
 
 import random
 from collections.abc import Callable
@@ -10,17 +10,17 @@ from tasks.text.action_format import ActionFormat
 BRACKETS = ActionFormat(r"\[[^\[\]\n]{1,40}\]", "one move in square brackets, as the game describes it")
 LINE = ActionFormat(r"[^\n]{1,200}", "one line of text, as the game describes it")
 
-_SPELT_OUT = 500  # longest list of beginnings that a regex without repeats may have
+_SPELT_OUT = 500  # most prefixes that a regex without repeated words may list
 
 
 @dataclass(frozen=True)
 class Moves:
-    """A game's moves: words in square brackets, one out of each slot.
+    """A game's moves: words in square brackets, one from each slot.
 
     Attributes:
         description: for the prompt.
-        slots: the words that may stand at each place.
-        distinct: no word may stand in two places.
+        slots: the possible words at each position.
+        distinct: no word may occur twice.
     """
 
     description: str
@@ -29,8 +29,8 @@ class Moves:
 
     @property
     def format(self) -> ActionFormat:
-        """How they are written. The regular expression leaves repeats out where that does not make it too long: it has
-        no look-ahead, which structured output does not know."""
+        """Their format. The regular expression excludes repeated words unless that makes it too long; structured output
+        has no look-ahead."""
         beginnings = 1
         for number, words in enumerate(self.slots[:-1]):
             beginnings *= len(words) - number
@@ -57,7 +57,7 @@ def _spell(slots: tuple[tuple[str, ...], ...], used: frozenset[str], distinct: b
 
 
 def _one_of(words: list[str]) -> str:
-    """One of some words, none of which has a character with a meaning in regular expressions."""
+    """Regular expression of any of these words, which need no escaping."""
     return f"[{''.join(words)}]" if all(len(w) == 1 for w in words) else f"(?:{'|'.join(words)})"
 
 
@@ -69,7 +69,7 @@ _DIRECTIONS = (("up", "down", "left", "right"),)
 _DIRECTION = "a direction in square brackets: [up], [down], [left] or [right]"
 _CELL = "row and column in square brackets, counted from 0, for example [3 2]"
 
-# Class of a game -> its moves, read off an instance, since variants differ in size.
+# Class of a game -> its moves, from an instance, since variants differ in size.
 MOVES: dict[str, Callable[[Any], Moves]] = {
     "FrozenLakeEnv": lambda game: Moves(_DIRECTION, _DIRECTIONS),
     "GuessTheNumberEnv": lambda game: Moves(

@@ -1,4 +1,4 @@
-"""The other player of a game for two: a model that sees what its seat sees."""
+"""The other player in a game for two: a model that sees what its seat sees."""
 
 import re
 
@@ -7,11 +7,11 @@ from tasks.environments.base import ActionFormat, Ask
 
 
 class Opponent:
-    """One episode's opponent. Its chat is its own view of the game: news, then its move, in turn.
+    """One episode's opponent. Its chat alternates between what it sees and its moves.
 
     Args:
-        ask: the way to the model.
-        form: how a move is written; a structured environment model is held to it.
+        ask: sends its requests.
+        form: format of a move; enforced for a structured environment model.
     """
 
     def __init__(self, ask: Ask, form: ActionFormat) -> None:
@@ -24,11 +24,10 @@ class Opponent:
         self._turn = 0
 
     async def move(self, news: str) -> str:
-        """Its next move: the first text in its answer that has the format, or the whole answer, which the game will
-        then refuse.
+        """Its next move: the first part of its answer in the format, or the whole answer, which the game then refuses.
 
         Raises:
-            EnvironmentModelFailed: the model gave no answer.
+            EnvironmentModelFailed: the request failed.
         """
         chat = (*self._chat, Message(role="user", content=news))
         answer = await self._ask(chat, request_key=f"opponent/{self._turn}", regex=self._form.regex)

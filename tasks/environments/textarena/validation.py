@@ -1,4 +1,4 @@
-"""Checking a game without any model: played twice at once by random players."""
+"""Checks of a game without a model: random players play it twice, side by side."""
 
 import asyncio
 import math
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 OPENINGS = 10
 PLAYED = 3
-LONGEST = 2000  # actions after which a random game should long be over; TextArena's own limits are below 300
+LONGEST = 2000  # most actions of a random game; TextArena's own limits are below 300
 
 
 def faults(game: "TextArena") -> list[str]:
-    """One line a fault: an opening without text or that differs the second time, a game that differs the second time,
-    has no end, breaks, or ends without a proper reward."""
+    """One line per fault: an opening without text, an opening or game that differs the second time, a game that fails,
+    that does not end, or that ends without a finite reward."""
     return list(_faults(game))
 
 
@@ -31,7 +31,7 @@ def _faults(game: "TextArena") -> Iterator[str]:
 async def _twice(game: "TextArena", task: Task, longest: int) -> list[str]:
     """Faults of one task, played up to `longest` actions."""
     place = f"{game.name}: task {task.task_id}"
-    stream = random.Random(f"moves of {task.task_id}")  # the task's own seed would repeat the game's choices
+    stream = random.Random(f"moves of {task.task_id}")  # the task's own seed would repeat the game's draws
     pair = [_again(game, task) for _ in range(2)]
     try:
         first, second = [await one.reset(task) for one in pair]
@@ -56,7 +56,7 @@ def _proper(end: Step) -> bool:
 
 
 def _again(game: "TextArena", task: Task) -> "TextArena":
-    """The same game anew, against a random opponent where it is for two."""
+    """A new instance of the game, against a random opponent if it is for two."""
     fresh = type(game)(**game.options)
     stream = random.Random(f"replies of {task.task_id}")
 
@@ -68,6 +68,6 @@ def _again(game: "TextArena", task: Task) -> "TextArena":
 
 
 def draw(game: "TextArena", stream: random.Random) -> str:
-    """A random move; of a game whose moves are not known, a number, which it may refuse."""
+    """A random move; a number if the game's moves are unknown, which it may refuse."""
     sample = game.action_format.sample
     return sample(stream) if sample else f"[{stream.randrange(10)}]"

@@ -1,7 +1,7 @@
 """20 Questions: find an object by yes-or-no questions (one of the paper's three tasks).
 
-`things` reads the objects, `names` says when a guess names one, `questions` and `vocabulary` read questions, `oracles`
-answer them, `validation` checks all of it without a model.
+`things` reads the objects, `names` decides whether a guess names one, `questions` and `vocabulary` parse questions,
+`oracles` answer them, and `validation` checks all of it without a model.
 """
 
 import random
@@ -39,13 +39,13 @@ _PLAIN = (
 class TwentyQuestions:
     """One game: a secret object. The 20th question ends it as done; a win is reward 1 and success.
 
-    Train and eval have different objects, dealt by `seed`: with 1,500 objects or more, 1,000 train and 500 eval games
-    as in the paper; of a shorter list one third is held out. A task's seed picks its object.
+    Train and eval have different objects, split by `seed`: 1,000 and 500 with 1,500 objects or more, as in the paper;
+    from fewer objects one third is held out. A task's seed selects its object.
 
     Args:
-        oracle: who answers. model: the model of `environment.model`; facts: the table of facts, without a model.
-        objects: a table of objects (see `things.load_things`); None: the shipped one.
-        seed: of the deal.
+        oracle: who answers: model (the one of `environment.model`) or facts (the table of facts, without a model).
+        objects: a table of objects (see `things.load_things`); by default the shipped one.
+        seed: of the split.
 
     Raises:
         ValueError: the table can't be used, or has no facts to answer from.
@@ -72,15 +72,15 @@ class TwentyQuestions:
             unknown = [thing.title for thing in self.things if thing.facts is None]
             if unknown:
                 raise ValueError(
-                    f"oracle: {path} has no facts (of {unknown[0]}, ...); add a column facts, or set oracle to speaker"
+                    f"oracle: {path} has no facts (of {unknown[0]}, ...); add a column facts, or set oracle to model"
                 )
             self._facts = Facts(self.things, vocabulary())
-            # Structured output writes what the table can answer. A model would have to be asked about each name.
+            # Structured output is limited to questions that the table can answer.
             form = replace(
                 self.action_format, regex=self._facts.questions(), reads=QUESTION, sample=self._name
             )
             self.action_format = form
-        # Only a model's answers may differ when the same question is asked again.
+        # A model may answer the same question differently the second time.
         self.replayable = self._facts is not None
         self.needs_model = self._facts is None
         self.instructions = _RULES + (_PLAIN if self._facts else "")
@@ -88,7 +88,7 @@ class TwentyQuestions:
         self._ask: Ask | None = None
 
     def connect(self, ask: Ask) -> None:
-        """As `tasks.environments.base.AsksModel`."""
+        """Let the environment model answer."""
         self._ask = ask
 
     def tasks(self, split: Split) -> Sequence[Task]:
@@ -120,33 +120,33 @@ class TwentyQuestions:
         if self._facts is not None:
             return self._facts.answer(self._thing, question)
         if self._ask is None:
-            raise RuntimeError("twenty_questions: connect(ask) comes before a game whose oracle is a model")
+            raise RuntimeError("twenty_questions: with oracle model, call connect(ask) before the first game")
         return await ask_oracle(self._ask, self._thing, text, self._turn)
 
     def _name(self, stream: random.Random) -> str:
-        """A name at random, for the random baseline."""
+        """A random guess, for the random baseline."""
         return f"Is it a {stream.choice(self.things).title}?"
 
     def validate(self) -> list[str]:
-        """Names, and the facts where the table has them; no model."""
+        """Check names, and facts if the table has them; asks no model."""
         return faults(self.things, vocabulary())
 
 
 def _found(objects: str) -> Path:
-    """A table looked up from the working directory, then from the project's root, as all files of a configuration."""
+    """A path relative to the working directory or else to the project's root, as every file of a configuration."""
     named = Path(objects).expanduser()
     return named if named.is_absolute() or named.exists() else PROJECT_ROOT / named
 
 
 def names(question: Question, thing: Thing) -> bool:
-    """Whether a question names the object: its full name or a synonym. 'Is it orange?' asks for the colour."""
+    """Whether a question names the object: its full name or a synonym. 'Is it orange?' asks about the colour."""
     if question.named is None or not thing.wins(question.named):
         return False
     return question.has_article or vocabulary().fact("is", question.named) is None
 
 
 def deal(things: Sequence[Thing], seed: int) -> dict[Split, list[Thing]]:
-    """Objects of the train and of the eval games, all different, in an order that `seed` gives."""
+    """The objects of the train and of the eval games, all different, in an order that `seed` determines."""
     order = random.Random(seed).sample(range(len(things)), len(things))
     held_out = min(GAMES["eval"], max(1, len(things) // 3))
     train = order[held_out : held_out + GAMES["train"]]

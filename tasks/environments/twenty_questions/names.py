@@ -1,4 +1,4 @@
-"""Names of objects, and when a guess says one: the whole name or a synonym, never its last word alone."""
+"""Names of objects. A guess must be the whole name or a synonym, never only its last word."""
 
 import re
 import unicodedata
@@ -8,13 +8,13 @@ _ARTICLES = frozenset({"a", "an", "the", "some", "any"})
 _IRREGULAR = {
     "mice": "mouse", "geese": "goose", "teeth": "tooth", "feet": "foot", "men": "man", "women": "woman",
     "children": "child", "people": "person",
-    "glasses": "glasses",  # to see with; not two of what one drinks from
+    "glasses": "glasses",  # spectacles, not the plural of a drinking glass
 }  # fmt: skip
 _QUALIFIED = re.compile(r"(?P<name>[^()]+?)\s*\((?P<qualifier>[^()]+)\)")
 
 
 def singular(word: str) -> str:
-    """A word without a plural ending; the outcome need be no word, only the same one for singular and plural."""
+    """A stem that singular and plural share; it need not be a word."""
     if word in _IRREGULAR:
         return _IRREGULAR[word]
     if len(word) > 3 and word.endswith("ies"):
@@ -29,7 +29,7 @@ def singular(word: str) -> str:
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """A text's words: lower case, without accents and punctuation; hyphens and underscores part words."""
+    """A text's words in lower case, without accents and punctuation; hyphens and underscores separate words."""
     plain = unicodedata.normalize("NFKD", text.casefold())
     plain = "".join(c for c in plain if not unicodedata.combining(c))
     return tuple(re.sub(r"[-_/]", " ", re.sub(r"['’.]", "", plain)).translate(_SPACED).split())
@@ -40,12 +40,12 @@ _SPACED = str.maketrans({c: " " for c in ',;:!?"()[]*'})
 
 @lru_cache(maxsize=32768)
 def key(text: str) -> str:
-    """What two spellings of a name have in common: no case, articles, plural endings, spaces or hyphens."""
+    """A key that spellings of a name share: without case, articles, plural endings, spaces and hyphens."""
     return "".join(singular(word) for word in words_of(text) if word not in _ARTICLES)
 
 
 def split_qualifier(name: str) -> tuple[str, str | None]:
-    """Part 'bat (animal)' into name and qualifier; None where a name has none."""
+    """Split 'bat (animal)' into name and qualifier; the qualifier is None if the name has none."""
     match = _QUALIFIED.fullmatch(name.strip())
     return (match["name"], match["qualifier"]) if match else (name.strip(), None)
 

@@ -1,4 +1,4 @@
-"""Who answers the questions: the table of facts, or a model."""
+"""The oracles that answer questions: the table of facts, or a model."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -14,7 +14,7 @@ from tasks.text.action_format import any_of
 Answer = Literal["Yes", "No", "Invalid"]
 ANSWERS: dict[str, Answer] = {"yes": "Yes", "no": "No", "invalid": "Invalid"}
 ANSWER_REGEX = "Yes|No|Invalid"
-# How each frame is asked for, before the phrase: what structured output writes, and what `validate` tries.
+# The beginnings of each frame's questions, for structured output and for `validate`.
 FORMS: dict[Frame, tuple[str, ...]] = {
     "is": ("Is it ", "Is it a ", "Is it an ", "Are they "),
     "does": ("Does it ", "Can it "),
@@ -27,8 +27,8 @@ FORMS: dict[Frame, tuple[str, ...]] = {
 
 
 class Facts:
-    """Answers from a table of facts, without any model. What is not in the table is not true; what can't be read is
-    Invalid.
+    """Answers from a table of facts, without a model. A fact that is not in the table is false; a question that can't
+    be parsed is Invalid.
 
     Args:
         things: the objects, all with facts.
@@ -43,8 +43,8 @@ class Facts:
         }
 
     def questions(self) -> str:
-        """A regular expression of questions that are answered with yes or no: every phrase of every fact, the kinds and
-        the objects by name. Other ways to put them are understood too."""
+        """A regular expression of questions with a yes-or-no answer: every phrase of every fact, the kinds, and the
+        objects by name. `answer` also understands other wordings."""
         phrases: dict[Frame, list[str]] = {frame: [] for frame in FORMS}
         phrases["is"] += [*self._vocabulary.implied, *self._titles]
         for frames in self._vocabulary.phrases.values():
@@ -66,7 +66,7 @@ class Facts:
         return "No" if question.named is not None and key(question.named) in self._sizes else "Invalid"
 
     def _compare(self, thing: Thing, other: str, *, bigger: bool) -> Answer:
-        """By size; two objects of one size, or an unknown one, can't be compared."""
+        """Compare by size. Objects of equal or unknown size can't be compared."""
         measure = self._vocabulary.yardsticks.get(key(other), self._sizes.get(key(other)))
         if thing.size is None or measure is None or measure == thing.size:
             return "Invalid"
@@ -74,10 +74,10 @@ class Facts:
 
 
 async def ask_oracle(ask: Ask, thing: Thing, question: str, turn: int) -> Answer:
-    """The model's answer. It sees the object and this question alone, so that equal questions are equal requests.
+    """The environment model's answer. It sees only the object and this question, so equal questions are equal requests.
 
     Raises:
-        EnvironmentModelFailed: the request failed, or the answer is none of the three.
+        EnvironmentModelFailed: the request failed, or the answer is neither Yes, No nor Invalid.
     """
     said = await ask(oracle_messages(thing, question), request_key=str(turn), regex=ANSWER_REGEX)
     first = said.strip(" \t\n.*\"'").split(maxsplit=1)[:1]
@@ -91,7 +91,7 @@ async def ask_oracle(ask: Ask, thing: Thing, question: str, turn: int) -> Answer
 
 
 def oracle_messages(thing: Thing, question: str) -> tuple[Message, ...]:
-    """What the oracle is asked."""
+    """The oracle's prompt."""
     kinds = f" Kind: {', '.join(thing.categories)}." if thing.categories else ""
     meaning = f" Meaning: {thing.definition}." if thing.definition else ""
     return (

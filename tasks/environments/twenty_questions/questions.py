@@ -1,7 +1,7 @@
-"""Reading a yes-or-no question: whether it names an object, and in which ways its words may be looked up.
+"""Parses a yes-or-no question: which object it names, and which phrases of the vocabulary it may contain.
 
-A question is taken apart by its form ("does it have ...", "is it made of ..."); what remains must be a phrase of the
-vocabulary as a whole. Nothing is guessed from single words: what does not fit is not understood.
+The form of a question ("does it have ...", "is it made of ...") selects the frame. The rest must be a whole phrase of
+the vocabulary; nothing is guessed from single words.
 """
 
 import re
@@ -68,13 +68,13 @@ _ARTICLE = re.compile(r"(?:an?|the|some) ")
 
 @dataclass(frozen=True)
 class Question:
-    """A question, taken apart.
+    """A parsed question.
 
     Attributes:
-        readings: ways to look its words up, the likelier first: the frame and the words in it.
-        named: what it asks to be the object ("a hot dog"), where it may name one.
+        readings: possible pairs of frame and phrase, the likelier first.
+        named: the object that it may name ("a hot dog").
         compared: what the object's size is compared with.
-        bigger: whether it asks to be bigger, rather than smaller, than that.
+        bigger: whether it asks for bigger rather than smaller than that.
     """
 
     readings: tuple[tuple[Frame, str], ...]
@@ -84,12 +84,12 @@ class Question:
 
     @property
     def has_article(self) -> bool:
-        """Whether what it names has an article: 'an orange' is a thing, 'orange' a colour."""
+        """Whether the name has an article: 'an orange' is a thing, 'orange' a colour."""
         return self.named is not None and _ARTICLE.match(self.named) is not None
 
 
 def read_question(text: str) -> Question:
-    """Take a question apart; one of no known form has no readings and names nothing."""
+    """Parse a question; one of unknown form has no readings and names nothing."""
     plain = _plain(text)
     if (compared := _COMPARING.fullmatch(plain)) is not None:
         return Question((), compared=compared["other"], bigger=compared["more"] != "smaller")
@@ -103,7 +103,7 @@ def read_question(text: str) -> Question:
 
 
 def _plain(text: str) -> str:
-    """The question in one spelling: lower case, without fillers, the object being 'it' and people being 'you'."""
+    """The question in a normal form: lower case, without fillers, the object as 'it' and people as 'you'."""
     plain = (
         " ".join(re.sub(r"[’']", "", text.casefold()).replace(",", " ").split()).rstrip(' ?.!"').lstrip(' "')
     )

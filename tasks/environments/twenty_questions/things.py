@@ -1,7 +1,7 @@
-"""The objects that a game is about: the shipped table, one like it, or the table of THINGS.
+"""The objects of the game: the shipped table, one like it, or the table of THINGS.
 
-THINGS (Hebart et al. 2019): 1,854 object concepts with WordNet synonyms and definitions. Its table
-(things_concepts.tsv) is told by its columns Word and uniqueID.
+THINGS (Hebart et al. 2019) has 1,854 object concepts with WordNet synonyms and definitions. Its table
+(things_concepts.tsv) is recognized by its columns Word and uniqueID.
 """
 
 from collections import Counter
@@ -28,13 +28,13 @@ class Thing:
     """One object.
 
     Attributes:
-        name: its full name, without a qualifier; homonyms share it.
-        qualifier: what tells homonyms apart, as in bat (animal); None where the name is enough.
+        name: its full name without a qualifier; homonyms share it.
+        qualifier: distinguishes homonyms, as in bat (animal); None if the name is unique.
         synonyms: other full names.
-        categories: what kinds of object it is, most special first, then the kinds above them; empty: not known.
-        definition: a phrase that says what it is.
-        size: 0 (a coin) to 5 (larger than a car); None: not known.
-        facts: what is true of it, of the vocabulary's facts; None: not known.
+        categories: its kinds, most specific first, then the kinds above them; empty if unknown.
+        definition: a phrase.
+        size: 0 (a coin) to 5 (larger than a car); None if unknown.
+        facts: the vocabulary's facts that are true of it; None if unknown.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Thing:
         return f"{self.name} ({self.qualifier})" if self.qualifier else self.name
 
     def wins(self, guess: str) -> bool:
-        """Whether a guess names it: the full name or a synonym, with no qualifier or with its own."""
+        """Whether a guess is the full name or a synonym, without a qualifier or with the right one."""
         name, qualifier = split_qualifier(guess)
         if qualifier is not None and self.qualifier is not None and key(qualifier) != key(self.qualifier):
             return False
@@ -62,11 +62,11 @@ def load_things(path: Path = SHIPPED) -> tuple[Thing, ...]:
     """Read a table of objects (.tsv, .csv or .parquet), in its order.
 
     Args:
-        path: a table with the columns name, synonyms, category, definition and optionally size and facts (lists parted
-            by ';'), as the shipped one; or that of THINGS.
+        path: a table like the shipped one, with the columns name, synonyms, category, definition and optionally size
+            and facts (lists separated by ';'); or the table of THINGS.
 
     Raises:
-        ValueError: it can't be read, a column is missing, or a row is wrong; the row is named.
+        ValueError: the table can't be read, lacks a column, or has a wrong row; names the row.
     """
     try:
         changed = path.stat().st_mtime_ns
@@ -77,7 +77,7 @@ def load_things(path: Path = SHIPPED) -> tuple[Thing, ...]:
 
 @lru_cache(maxsize=8)
 def _load(path: Path, changed: int) -> tuple[Thing, ...]:
-    """The objects of a table; `changed` (its time of change) tells its versions apart."""
+    """The objects of a table; `changed`, its modification time, is part of the cache key."""
     frame = _read(path)
     if set(_COLUMNS) <= set(frame.columns):
         rows = _own(frame, path)
@@ -92,7 +92,7 @@ def _load(path: Path, changed: int) -> tuple[Thing, ...]:
     known = Counter((key(thing.name), thing.qualifier) for thing in things)
     if twice := [thing.title for thing in things if known[key(thing.name), thing.qualifier] > 1]:
         raise ValueError(
-            f"objects: {path} has {twice[0]} twice; tell homonyms apart with a qualifier: bat (animal)"
+            f"objects: {path} has {twice[0]} twice; distinguish homonyms with a qualifier: bat (animal)"
         )
     if len(things) < 2:
         raise ValueError(f"objects: {path} has fewer than two objects; add rows")
@@ -106,7 +106,7 @@ def _read(path: Path) -> pl.DataFrame:
         ".parquet": lambda: pl.read_parquet(path).with_columns(pl.all().cast(pl.String)),
     }
     if path.suffix not in readers:
-        raise ValueError(f"objects: {path} is no .tsv, .csv or .parquet file; convert it")
+        raise ValueError(f"objects: {path} is not a .tsv, .csv or .parquet file; convert it")
     try:
         frame: pl.DataFrame = readers[path.suffix]()
     except (OSError, pl.exceptions.PolarsError) as error:
@@ -115,7 +115,7 @@ def _read(path: Path) -> pl.DataFrame:
 
 
 def _own(frame: pl.DataFrame, path: Path) -> Iterator[Thing]:
-    """Rows of the shipped form."""
+    """Rows of a table like the shipped one."""
     known = vocabulary()
     for row in frame.iter_rows(named=True):
         title, size = row["name"], row.get("size", "")
@@ -147,10 +147,9 @@ def _own(frame: pl.DataFrame, path: Path) -> Iterator[Thing]:
 
 
 def _things(frame: pl.DataFrame) -> Iterator[Thing]:
-    """Rows of THINGS. Where several concepts share a word, the category tells them apart, or else the concept's id.
+    """Rows of THINGS. The category, or else the concept's id, distinguishes concepts that share a word.
 
-    A synonym that is the end of the name ('dog' for a hot dog, in WordNet) is left out: naming it would win with the
-    last word alone.
+    A synonym that is the end of the name (in WordNet, 'dog' for a hot dog) is dropped: it would let the last word win.
     """
     rows = [
         {name: value.replace("_", " ").strip() for name, value in row.items()}

@@ -1,4 +1,4 @@
-"""Checking objects and vocabulary: an object is won by its names and nothing less, and every fact can be asked."""
+"""Checks of objects and vocabulary: only an object's full names win, and every fact can be asked."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ from tasks.environments.twenty_questions.vocabulary import Vocabulary
 
 
 def faults(things: Sequence[Thing], vocabulary: Vocabulary) -> list[str]:
-    """One line a fault of a table of objects, or of the vocabulary it is asked about with."""
+    """Faults of a table of objects and of the vocabulary, one line each."""
     found = [*_names(things)]
     known = [thing for thing in things if thing.facts is not None]
     if known:
@@ -19,7 +19,7 @@ def faults(things: Sequence[Thing], vocabulary: Vocabulary) -> list[str]:
 
 
 def _names(things: Sequence[Thing]) -> Iterator[str]:
-    """Guesses that should win and do not, or should not and do."""
+    """Guesses that should win and do not, or win and should not."""
     for thing in things:
         for name in (thing.name, *thing.synonyms, thing.title):
             named = read_question(f"Is it a {name}?").named
@@ -47,7 +47,7 @@ def _ends(name: str) -> list[str]:
 
 
 def _questions(things: Sequence[Thing], vocabulary: Vocabulary) -> Iterator[str]:
-    """Facts and kinds that can't be asked, or are answered wrongly."""
+    """Facts and kinds that can't be asked or are answered wrongly."""
     oracle = Facts(things, vocabulary)
     for (frame, words), facts in vocabulary.facts.items():
         if len(facts) > 1:
@@ -70,9 +70,9 @@ def _questions(things: Sequence[Thing], vocabulary: Vocabulary) -> Iterator[str]
 
 
 def _twins(things: Sequence[Thing]) -> Iterator[str]:
-    """Objects that no question tells apart."""
+    """Objects that no question distinguishes."""
     alike: dict[object, Thing] = {}
     for thing in things:
         twin = alike.setdefault((thing.facts, thing.size, frozenset(thing.categories)), thing)
         if twin is not thing:
-            yield f"facts: nothing tells {twin.title} from {thing.title}; add a fact to one of them"
+            yield f"facts: nothing distinguishes {twin.title} from {thing.title}; add a fact to one of them"

@@ -1,4 +1,4 @@
-"""The words of questions that the table of facts can answer: kinds of objects, facts, and sizes to compare with."""
+"""The words of questions that the table of facts can answer: kinds of objects, facts, and sizes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,13 +29,13 @@ _SPELLINGS = {
 
 @lru_cache(maxsize=8192)
 def stems(text: str) -> tuple[str, ...]:
-    """What two ways to put a phrase have in common: no case, small words, or endings of nouns and verbs."""
+    """A key that wordings of a phrase share: without case, function words, and endings of nouns and verbs."""
     words = (_SPELLINGS.get(word, word) for word in words_of(text))
     return tuple(_stem(word) for word in words if word and word not in _SMALL)
 
 
 def _stem(word: str) -> str:
-    """A word without endings, the same for 'cut', 'cuts' and 'cutting'; it need be no word."""
+    """A stem that 'cut', 'cuts' and 'cutting' share; it need not be a word."""
     word = singular(word)
     for ending, shortest in (("ing", 3), ("ed", 3)):
         stem = word.removesuffix(ending)
@@ -47,16 +47,16 @@ def _stem(word: str) -> str:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What questions are read with.
+    """Kinds, facts and sizes, and the phrases that ask for them.
 
     Attributes:
-        parents: kind -> the kind that it is a kind of.
+        parents: kind -> the kind above it.
         implied: kind -> facts of its members.
-        kinds: spelling of a kind (`names.key`) -> the kind.
-        phrases: fact -> frame -> the ways to put it.
-        facts: (frame, stems) -> the facts that a phrase asks for; one each, as `validate` checks.
-        by_size: size -> the facts it says by itself.
-        yardsticks: spelling -> where it lies between the sizes.
+        kinds: spelling of a kind (`names.key`) -> kind.
+        phrases: fact -> frame -> phrases.
+        facts: (frame, stems) -> facts that the phrase asks for; `validate` checks that there is one.
+        by_size: size -> facts that follow from it.
+        yardsticks: spelling -> its position on the scale of sizes.
         place: file of the facts, for messages.
     """
 
@@ -70,7 +70,7 @@ class Vocabulary:
     place: Path
 
     def fact(self, frame: Frame, text: str) -> str | None:
-        """The fact that a phrase asks for."""
+        """The fact that a phrase asks for; None if there is none."""
         found = self.facts.get((frame, stems(text)), ())
         return found[0] if found else None
 
@@ -91,7 +91,7 @@ class Vocabulary:
         yield from seen
 
     def facts_of(self, kinds: Iterable[str], size: str, own: Iterable[str]) -> frozenset[str]:
-        """All facts of an object: its kinds', those its size says, and its own, which may take others back
+        """All facts of an object: those of its kinds, those of its size, and its own, which can remove others
         ('-flies').
 
         Raises:
