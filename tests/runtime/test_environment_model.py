@@ -160,9 +160,7 @@ def test_an_unknown_engine_or_a_template_of_its_own_is_refused_by_name(asked: Ca
         asked(template="mine.j2")
 
 
-def test_an_environment_without_its_model_is_not_played(
-    asked: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_an_environment_without_its_model_is_not_played(asked: Callable[..., Config], tmp_path: Path) -> None:
     config = asked()
     alone = config.model_copy(update={"environment": config.environment.model_copy(update={"model": None})})
     ctx = stage_context(alone, NLAC, "rollout", Inputs(), tmp_path)
