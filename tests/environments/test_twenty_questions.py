@@ -269,7 +269,7 @@ def test_a_table_as_large_as_the_papers_gives_its_games(tmp_path: Path) -> None:
     [
         ("name\tkind\nx\ty", "it needs name, synonyms, category, definition, or those of THINGS"),
         ("name\tsynonyms\tcategory\tdefinition\tfacts\na\t\tfruit\t\tred\nb\t\tfruit\t\tloud", "b: loud is"),
-        ("name\tsynonyms\tcategory\tdefinition\nplum\t\t\t\nPlums\t\t\t", "has plum twice; tell homonyms apart"),
+        ("name\tsynonyms\tcategory\tdefinition\nplum\t\t\t\nPlums\t\t\t", "has plum twice; distinguish homonyms"),
         ("name\tsynonyms\tcategory\tdefinition\tsize\na\t\t\t\t9\nb\t\t\t\t1", "size of a is '9'; use 0 to 5"),
         ("name\tsynonyms\tcategory\tdefinition\na\t\t\t", "fewer than two objects"),
     ],
