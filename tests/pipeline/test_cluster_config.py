@@ -56,7 +56,7 @@ def test_without_a_gpu_or_vllm_it_is_refused_with_a_remedy(tmp_path: Path) -> No
     if torch.cuda.is_available() and importlib.util.find_spec("vllm"):
         pytest.skip("this machine has a GPU and vLLM: nothing to refuse")
     with pytest.raises(
-        ConfigError, match=r"cuda was asked for|vllm is not installed|Qwen/Qwen2\.5-7B-Instruct"
+        ConfigError, match=r"cuda is set and there is none|vllm is not installed|Qwen/Qwen2\.5-7B-Instruct"
     ):
         check_config(load_config(FILE), tmp_path / "data")
     assert not (tmp_path / "data").exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.manifest import StageKey
 from schemas.rows import Priority
 from storage.store import RunLocked, Store, StoreError, read_manifest
 from storage.verify import verify
@@ -26,6 +27,8 @@ print("begun", flush=True)
 for number in range(10_000):
     commit_rows(store, "critic-sft", 0, {"priorities": rows(2000)}, inputs={"n": str(number)})
 """
+
+KEY = StageKey(stage="critic-sft", run="trial", iteration=0)
 
 
 def rows(count: int) -> list[Priority]:
@@ -56,12 +59,8 @@ def test_a_committed_folder_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="never overwritten"):
         commit_rows(store, "critic-sft", 0, {"priorities": rows(4)})
     assert store.committed("trial", "critic-sft", 0).scan("priorities").collect().height == 3
-    assert (
-        store.next_attempt(
-            "trial", "critic-sft", 0, store.current("trial", 0).stages["critic-sft"].fingerprint
-        )
-        == 2
-    )
+    fingerprint = store.current("trial", 0).stages["critic-sft"].fingerprint
+    assert store.next_attempt(KEY, fingerprint) == 2
 
 
 def test_a_folder_not_yet_named_current_is_found_and_adopted(tmp_path: Path) -> None:
@@ -69,7 +68,7 @@ def test_a_folder_not_yet_named_current_is_found_and_adopted(tmp_path: Path) -> 
     made = commit_rows(store, "critic-sft", 0, {"priorities": rows(3)})
     (store.iteration_dir("trial", 0) / "current.json").unlink()  # the process died between rename and naming
     assert store.committed("trial", "critic-sft", 0) is None
-    found = store.find("trial", "critic-sft", 0, made.manifest.fingerprint)
+    found = store.find(KEY, made.manifest.fingerprint)
     assert found is not None
     store.adopt(found)
     assert store.committed("trial", "critic-sft", 0) == found
