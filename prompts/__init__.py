@@ -13,18 +13,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, TemplateError, meta
 
-NAMES = (
-    "policy",
-    "predict",
-    "bootstrap",
-    "correct_target",
-    "correct_thought",
-    "evaluate",
-    "refine",
-    "choose",
-)
 _FOLDER = Path(__file__).parent
-_SHIPPED = {name: _FOLDER / f"{name}.j2" for name in NAMES}
+_PARTS = {"conversation"}  # included by templates
+_SHIPPED = {path.stem: path for path in sorted(_FOLDER.glob("*.j2")) if path.stem not in _PARTS}
+NAMES = tuple(_SHIPPED)
 _JINJA = Environment(
     loader=FileSystemLoader(_FOLDER),
     undefined=StrictUndefined,

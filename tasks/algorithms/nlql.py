@@ -22,14 +22,14 @@ def _evaluator_scores(config: Config, environment: Environment) -> Iterator[str]
         return  # reported with the engine
     if not scores:
         yield (
-            f"roles.evaluate.engine: algorithm nlql needs the probability of a verdict, and engine '{engine}' does not "
+            f"roles.evaluate.engine: algorithm {config.algorithm} needs the probability of a verdict, and engine '{engine}' does not "
             "score; route the role to an engine that does"
         )
 
 
 def _actions_are_sampled(config: Config, environment: Environment) -> Iterator[str]:
     if config.improvement.action == "replayed":
-        yield "improvement.action: algorithm nlql samples its actions; set it to fresh"
+        yield f"improvement.action: algorithm {config.algorithm} samples its actions; set it to fresh"
 
 
 NLQL = Algorithm(

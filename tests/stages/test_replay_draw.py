@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from schemas.config import Config
 from storage.store import Committed, Store
+from tasks.algorithms.nlac import NLAC
 from tasks.pipeline.decision import resolve_inputs
 from tasks.pipeline.runner import run_stage
 from tasks.runtime.lineage import Resolver
@@ -49,7 +50,7 @@ def test_the_draw_leaves_out_iterations_past_their_age_and_later_stages_do_not(
 
     def replayed(max_age: int | None, *, drawing: bool) -> list[int]:
         config = make_config(replay={"max_age": max_age})
-        resolver = Resolver(config, 3, lambda stage, i: parts[i], lambda run: [])
+        resolver = Resolver(config, NLAC, 3, lambda stage, i: parts[i], lambda run: [])
         return [part.manifest.iteration for part in resolver.replay(drawing=drawing)]
 
     assert replayed(None, drawing=True) == [0, 1, 2, 3]
