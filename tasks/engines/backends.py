@@ -147,7 +147,7 @@ def _scripted_capabilities(section: EngineSection) -> Capabilities:
 
 
 def _check_scripted(section: EngineSection, model: ModelSection) -> None:
-    _scripted_capabilities(section)
+    _scripted_capabilities(section)  # imports the rules
 
 
 def _check_local(section: EngineSection, model: ModelSection) -> None:

@@ -130,17 +130,13 @@ def model_digest(section: ModelSection | str) -> str:
     else:
         for path in sorted(folder.iterdir()):
             if path.suffix in {".safetensors", ".bin", ".json", ".jinja"}:
-                digest.update(json.dumps([path.name, path.stat().st_size]).encode())
-                _sample(path, digest)
+                size = path.stat().st_size
+                digest.update(json.dumps([path.name, size]).encode())
+                with path.open("rb") as file:
+                    for number in range(SAMPLES):
+                        file.seek(size * number // SAMPLES)
+                        digest.update(file.read(SAMPLE_BYTES))
     return digest.hexdigest()[:16]
-
-
-def _sample(path: Path, digest: hashlib._Hash) -> None:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        for number in range(SAMPLES):
-            file.seek(size * number // SAMPLES)
-            digest.update(file.read(SAMPLE_BYTES))
 
 
 def _name(section: ModelSection | str) -> str:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,17 +41,13 @@ class Job:
 
     def finish(self, result: Any) -> None:
         """Give the caller its result, unless the caller has gone or has a result already."""
-        try:
+        with suppress(InvalidStateError):
             self.future.set_result(result)
-        except InvalidStateError:
-            return
 
     def fail(self, error: RequestError) -> None:
         """Give the caller an error, likewise."""
-        try:
+        with suppress(InvalidStateError):
             self.future.set_exception(error)
-        except InvalidStateError:
-            return
 
 
 def choose(pending: Sequence[Job]) -> list[Job]:

@@ -85,8 +85,8 @@ class ContinuousBatch:
     Args:
         model: the model under that adapter; must satisfy `tasks.engines.local.kv_cache.fits`.
         owner: digest of the adapter; '' for none.
-        prefix_cache: earlier rows.
-        size: rows at once.
+        prefix_cache: of this and earlier batches.
+        size: most rows at once.
         pad_id: pads prompts that are prefilled together.
     """
 

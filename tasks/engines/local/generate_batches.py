@@ -23,14 +23,7 @@ ONE_TOKEN = Sampling(max_tokens=1)  # of the rows that pad a deterministic batch
 
 
 class GenerateBatch:
-    """Decodes one batch after another.
-
-    Args:
-        model: a causal language model.
-        tokenizer: of the model.
-        stop_ids: tokens that end a turn.
-        fixed: use shapes that follow from one request alone.
-    """
+    """Decodes one batch after another; `fixed`: in shapes that follow from one request alone."""
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: ChatTokenizer, stop_ids: frozenset[int], fixed: bool

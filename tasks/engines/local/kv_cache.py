@@ -132,7 +132,6 @@ class KVCache(Cache):
         """Compute keys and values of tokens that follow what the slots hold.
 
         Args:
-            model: the model.
             slots: of the rows; the first slots, in order, are read without a copy.
             starts: tokens that each slot holds.
             tokens: ids [rows, tokens], padded on the right. Later tokens overwrite the padding.
@@ -140,15 +139,11 @@ class KVCache(Cache):
         self._forward(model, slots, starts, tokens, kept=0)
 
     def decode(self, model: PreTrainedModel, starts: Sequence[int], last: torch.Tensor) -> torch.Tensor:
-        """Logits of the next token of each row; the rows are in the first slots.
+        """Logits [rows, vocabulary] of the next token of each row; the rows are in the first slots.
 
         Args:
-            model: the model.
             starts: tokens that each slot holds.
             last: ids of the rows' last tokens, [rows, 1].
-
-        Returns:
-            [rows, vocabulary].
         """
         return self._forward(model, range(len(starts)), starts, last, kept=1)[:, 0]
 

@@ -157,15 +157,12 @@ def draw(rows: Sequence[Row], logits: torch.Tensor) -> tuple[list[int], list[flo
 
 
 def advance(rows: Sequence[Row], logits: torch.Tensor, on_done: Callable[[Row], None]) -> dict[int, int]:
-    """Sample and append the next token of every unfinished row.
+    """Sample and append the next token of every unfinished row; returns the tokens by row index.
 
     Args:
         rows: R rows.
         logits: [R, vocabulary], raw, float32; overwritten.
         on_done: called with each row as it ends.
-
-    Returns:
-        The tokens by row index.
     """
     chosen = {}
     left = [index for index, row in enumerate(rows) if not row.done]
@@ -187,10 +184,7 @@ def advance(rows: Sequence[Row], logits: torch.Tensor, on_done: Callable[[Row], 
 class RowSampler(LogitsProcessor):
     """Samples every row's next token, and makes its logit the greatest, so that `generate` picks it.
 
-    Args:
-        rows: in batch order.
-        pad_id: token of finished rows.
-        on_done: called with each row as it ends.
+    Finished rows get `pad_id`; `on_done` is called with each row as it ends.
     """
 
     def __init__(self, rows: Sequence[Row], pad_id: int, on_done: Callable[[Row], None]) -> None:
@@ -205,13 +199,7 @@ class RowSampler(LogitsProcessor):
 
 
 class Halt(StoppingCriteria):
-    """Stops `generate` when at most `floor` rows are unfinished, or when the engine is closing.
-
-    Args:
-        sampler: of the rows.
-        floor: unfinished rows that the caller continues in a smaller batch.
-        closing: whether to give up.
-    """
+    """Stops `generate` when at most `floor` rows are unfinished, or when the engine is closing."""
 
     def __init__(self, sampler: RowSampler, floor: int, closing: Callable[[], bool]) -> None:
         self._sampler, self._floor, self._closing = sampler, floor, closing

@@ -22,13 +22,7 @@ MIN_PREFIX = 16  # a shorter shared prefix is not worth a forward pass of its ow
 
 
 class Scorer:
-    """Scores a batch.
-
-    Args:
-        model: a causal language model.
-        pad_id: pads rows.
-        fixed: use shapes that follow from one request alone.
-    """
+    """Scores a batch; `fixed`: in shapes that follow from one request alone."""
 
     def __init__(self, model: PreTrainedModel, pad_id: int, fixed: bool) -> None:
         self._model, self._pad_id, self._fixed = model, pad_id, fixed

@@ -136,7 +136,9 @@ class VllmEngine:
         outputs: list[RequestOutput] = []
         try:
             if key not in self._served:
-                self._serve(key, str(self._checkpoint(adapter)))
+                base = self._path
+                weights = merged_checkpoint(base, self._model, adapter, self._cache_dir) if adapter else base
+                self._serve(key, str(weights))
             request_id = str(next(self._request_ids))
             stream = self._served[key].generate(
                 TokensPrompt(prompt_token_ids=prompt), params, request_id, lora_request=lora
@@ -158,11 +160,6 @@ class VllmEngine:
         if not outputs:
             raise RequestError("vLLM gave no output for this request")
         return outputs[-1]
-
-    def _checkpoint(self, adapter: Adapter | None) -> Path | str:
-        if adapter is None:
-            return self._path
-        return merged_checkpoint(self._path, self._model, adapter, self._cache_dir)
 
     def _serve(self, key: str, path: str) -> None:
         from vllm import AsyncEngineArgs

@@ -66,7 +66,6 @@ class ServerSupervisor:
         self.lock = FileLock(folder / "lock")
 
     def record(self, state: str) -> None:
-        """Write server.json."""
         own = psutil.Process()
         content = {
             "supervisor": own.pid,
