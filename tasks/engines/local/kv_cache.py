@@ -63,7 +63,7 @@ class KVCacheLayer(CacheLayerMixin):
     """One layer's keys and values, [slots, heads, positions, head dim]."""
 
     def __init__(self, places: Places) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._places = places
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
