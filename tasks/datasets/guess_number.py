@@ -1,14 +1,14 @@
 """Demonstrations of all five roles for TextArena's GuessTheNumber, told from random play.
 
-The guesses are drawn uniformly from the numbers not tried yet, whatever the hints said, so no demonstration shows good
-play. What is said of them is true: thoughts state what the hints leave, descriptions what the episode went on to do,
-critiques whether the guess was still possible and how much it could leave.
+Guesses are drawn uniformly from the numbers not tried yet, regardless of the hints, so no demonstration is good play.
+What the texts say is true: thoughts state what the hints leave, descriptions how the episode continued, and critiques
+whether the guess was still possible and how many numbers it could leave.
 """
 
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -31,12 +31,13 @@ class Guess:
 
     Attributes:
         turns: past observations and answers.
-        observation: what was seen last.
-        span: what the hints left before the guess.
+        observation: the newest observation before the guess.
+        span: the numbers that the hints left before the guess.
         number: the guess.
-        seen: what came back; `hint` in it, None at the end.
-        won: the number was found in the end.
-        after: guesses that followed.
+        seen: the observation after the guess.
+        hint: the hint in it; None at the end.
+        won: the episode found the number.
+        after: number of guesses that followed.
     """
 
     turns: tuple[tuple[str, str], ...]
@@ -54,7 +55,7 @@ class Guess:
 
     @property
     def description(self) -> str:
-        """What did happen, the next hint first."""
+        """The future that was played, starting with the next hint."""
         if self.hint is None:
             return "Correct, success." if self.won else "Wrong, and it was the last turn: failure."
         rest = f"found after {self.after} more" if self.won else "never found: failure"
@@ -62,7 +63,7 @@ class Guess:
 
     @property
     def judgement(self) -> tuple[bool, str]:
-        """Whether the guess is optimal (possible, and leaving as few numbers as can be), and why."""
+        """Whether the guess is optimal (possible, and leaves the fewest numbers), and the reason."""
         if self.number not in self.span:
             return False, f"{self.number} was ruled out by the hints. Guess from {self.span}."
         if self.span.left(self.number) <= self.span.best():
@@ -74,22 +75,22 @@ class Guess:
 
 
 def summary(span: Span, guess: int) -> str:
-    """A thought: what the hints leave, and what is guessed."""
+    """A thought: the numbers that the hints leave, and the guess."""
     return f"It can be {span}. I guess {guess}."
 
 
 def foresight(span: Span, guess: int) -> str:
-    """The thought of a forecast, from state and guess alone."""
+    """The thought of a prediction, from state and guess only."""
     if guess not in span:
         return f"{guess} is not possible, it can be {span}."
     return f"{guess} is possible, it can be {span}."
 
 
 async def play(environment: TextArena, number: int, stream: random.Random) -> list[Guess]:
-    """One episode of uniformly random guesses; a number tried before is no legal guess."""
+    """One episode of uniformly random guesses; a number that was tried is not a legal guess."""
     tasks = environment.tasks("train")
     observation = await environment.reset(tasks[number % len(tasks)])
-    steps: list[tuple[Any, ...]] = []
+    steps: list[Guess] = []
     turns: tuple[tuple[str, str], ...] = ()
     span, done, success = Span(), False, False
     untried = stream.sample(range(LOWEST, HIGHEST + 1), HIGHEST - LOWEST + 1)
@@ -98,15 +99,15 @@ async def play(environment: TextArena, number: int, stream: random.Random) -> li
         step = await environment.step(f"[{guess}]")
         found = None if step.done else HINT.search(step.observation)
         hint = found[1] if found else None
-        steps.append((turns, observation, span, guess, step.observation, hint))
+        steps.append(Guess(turns, observation, span, guess, step.observation, hint, won=False, after=0))
         turns = (*turns, (observation, write_action(summary(span, guess), f"[{guess}]")))
         span = span.after(guess, hint) if hint else span
         observation, done, success = step.observation, step.done, step.success
-    return [Guess(*step, success, len(steps) - 1 - n) for n, step in enumerate(steps)]
+    return [replace(step, won=success, after=len(steps) - 1 - n) for n, step in enumerate(steps)]
 
 
 def told(role: str, episode: Sequence[Guess], at: int, stream: random.Random) -> dict[str, Any]:
-    """One demonstration of a role at a step of an episode; `stream` draws what the refiner proposes."""
+    """One demonstration of a role at a step of an episode; `stream` draws the refiner's guess."""
     guess = episode[at]
     row: dict[str, Any] = {
         "role": role,
@@ -132,7 +133,7 @@ def told(role: str, episode: Sequence[Guess], at: int, stream: random.Random) ->
 
 
 def improved(guess: Guess, stream: random.Random) -> int:
-    """A guess that takes the critique's advice: any possible number, or any that is nearer the middle."""
+    """A guess that follows the critique: any possible number, or any that is nearer the middle."""
     span = guess.span
     possible = [n for n in span if n != guess.number] or [span.low]
     if guess.number in span:
@@ -144,7 +145,7 @@ def improved(guess: Guess, stream: random.Random) -> int:
 def demonstrations(rows: int, seed: int) -> pl.DataFrame:
     """`rows` demonstrations of each role, with the columns of `tasks.datasets.demonstrations.COLUMNS`.
 
-    Refiners are shown answers that were judged not optimal, since the others are kept without a call.
+    Refiners see only answers judged not optimal, since refinement keeps optimal ones without a call.
     """
 
     async def collect() -> list[dict[str, Any]]:

@@ -39,12 +39,13 @@ def check_environment_model(section: EnvironmentSection, environment: Environmen
     Raises:
         UnusableEnvironment: the field and the remedy.
     """
-    if asks_model(environment) and section.model is None:
+    needed = asks_model(environment)
+    if needed and section.model is None:
         raise UnusableEnvironment(
             f"environment.model: {environment.name} needs an environment model and none is configured; set "
             "environment.model.engine to the name of an engine"
         )
-    if section.model is not None and not asks_model(environment):
+    if section.model is not None and not needed:
         raise UnusableEnvironment(
             f"environment.model: {environment.name} needs no environment model with these options; remove it"
         )

@@ -66,9 +66,8 @@ def find_policy(store: Store, run: str, iteration: int | None = None) -> Policy:
             f"{', '.join(map(str, known)) or 'none'}); run it first: prefect deployment run nlac/iteration"
         )
     warm = store.committed(run, WARM_START, 0) if known else None
-    return Policy(
-        begun or load_config(None, {"run": run}), None, warm and committed_adapter(warm, "warm_start")
-    )
+    adapter = committed_adapter(warm, "warm_start") if warm else None
+    return Policy(begun or load_config(None, {"run": run}), None, adapter)
 
 
 def committed_adapter(committed: Committed, kind: str = "policy") -> Adapter:

@@ -112,13 +112,9 @@ def divergence(base: TopK, policy: TopK) -> float:
 
 def retention_metrics(rows: Sequence[Retention]) -> dict[str, float]:
     """Mean drift and KL over the prompts that were scored."""
-    scored = [row for row in rows if row.drift is not None and row.kl is not None]
-    if not scored:
-        return {}
-    return {
-        "retention_drift": _mean([row.drift for row in scored]),
-        "retention_kl": _mean([row.kl for row in scored]),
-    }
+    drifts = [row.drift for row in rows if row.drift is not None]
+    divergences = [row.kl for row in rows if row.kl is not None]
+    return {"retention_drift": _mean(drifts), "retention_kl": _mean(divergences)} if drifts else {}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -122,10 +122,15 @@ def _splits(
 ) -> Mapping[Split, Mapping[str, Problem]]:
     """Problem id -> problem for each split, from one or two files; `stamps` adds the time of their last change."""
     first, *others = (load_problems(path) for path, _ in stamps)
-    named: dict[Split, Sequence[Problem]] = {"train": first, "eval": others[0] if others else ()}
-    if not others:
-        for split, held_out in (("train", False), ("eval", True)):
-            named[split] = [p for p in first if (int(p.problem_id[:8], 16) % HELD_OUT == 0) is held_out]
+    named: dict[Split, Sequence[Problem]]
+    if others:
+        named = {"train": first, "eval": others[0]}
+    else:
+        held_out = [int(p.problem_id[:8], 16) % HELD_OUT == 0 for p in first]
+        named = {
+            "train": [p for p, held in zip(first, held_out, strict=True) if not held],
+            "eval": [p for p, held in zip(first, held_out, strict=True) if held],
+        }
     splits: dict[Split, Mapping[str, Problem]] = {
         split: {
             p.problem_id: p

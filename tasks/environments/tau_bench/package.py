@@ -61,7 +61,7 @@ def load_domain(name: DomainName) -> Domain:
     """
     folder = f"tau_bench.envs.{name}"
     with _importing():
-        base = importlib.import_module("tau_bench.envs.base")
+        base: Any = importlib.import_module("tau_bench.envs.base")
         tools = importlib.import_module(f"{folder}.tools").ALL_TOOLS
         policy = importlib.import_module(f"{folder}.wiki").WIKI
         tables = importlib.import_module(f"{folder}.data").load_data()
