@@ -25,17 +25,11 @@ Base = Callable[[], AbstractContextManager[PreTrainedModel]]
 
 @dataclass(frozen=True)
 class Anchor:
-    """The KL of a model in training to its base.
+    """The KL of a model in training to its base."""
 
-    Attributes:
-        coefficient: of the KL in the loss.
-        rows: ids of the stage's own rows, over whose label tokens the KL is averaged.
-        base: gives the base model while entered; nothing may train meanwhile.
-    """
-
-    coefficient: float
-    rows: frozenset[str]
-    base: Base
+    coefficient: float  # of the KL in the loss
+    rows: frozenset[str]  # ids of the stage's own rows, over whose label tokens the KL is averaged
+    base: Base  # gives the base model while entered; nothing may train meanwhile
 
     def tokens(self, batch: Sequence[Encoded]) -> int:
         """Label tokens of a batch over which the KL is averaged."""
@@ -45,14 +39,7 @@ class Anchor:
 def make_anchor(
     coefficient: float, rows: frozenset[str], trainable: Trainable, section: ModelSection
 ) -> Anchor | None:
-    """The anchor of a model in training; None, at no cost, where the coefficient is 0.
-
-    Args:
-        coefficient: of the KL in the loss.
-        rows: ids of the stage's own rows.
-        trainable: the model in training.
-        section: its section of the configuration, which names the base.
-    """
+    """The anchor of a model in training to the base that `section` names; None where the coefficient is 0."""
     if not coefficient:
         return None
     without_adapter = trainable.without_adapter
@@ -73,12 +60,6 @@ def anchored_losses(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The loss of every label token, as `loss.token_losses`, and KL(p_theta || p_base) there, in one forward pass.
 
-    Args:
-        model: in training.
-        rows: the rows.
-        base: gives the base model while entered.
-        dtype: what matrix products are computed in (`model.dtype`).
-
     Returns:
         two float32 [label tokens of all rows]; no gradient goes to the base.
     """
@@ -94,7 +75,7 @@ def anchored_losses(
     ) -> torch.Tensor:
         with torch.no_grad():
             base_logits = base_head(base_states)
-        losses: torch.Tensor = VocabularyLosses.apply(head(states), ids, shares, base_logits)
+        losses: torch.Tensor = VocabularyLosses.apply(head(states), ids, shares, base_logits)  # type: ignore[no-untyped-call]
         return losses
 
     ids, shares = (tensor.to(model.device) for tensor in targets(rows))

@@ -27,12 +27,7 @@ NONE = MixedIn()
 
 
 def plan_batches(
-    own: Sequence[int],
-    batch_rows: int,
-    epochs: int,
-    seed: int,
-    other: MixedIn = NONE,
-    chat: MixedIn = NONE,
+    own: Sequence[int], batch_rows: int, epochs: int, seed: int, other: MixedIn = NONE, chat: MixedIn = NONE
 ) -> list[list[int]]:
     """Assign rows to optimizer steps.
 

@@ -30,10 +30,6 @@ class Checkpoint:
         trainable: the model in training; the first of its processes writes.
         adamw: its optimizer.
         average: its target parameters, if they follow.
-
-    Attributes:
-        steps: records of the steps so far.
-        scores: as `TrainingResult.scores`.
     """
 
     def __init__(
@@ -84,9 +80,9 @@ class Checkpoint:
             "scores": self.scores,
             "parameters": {name: whole(value) for name, value in self.trainable.parameters.items()},
             "optimizer": self.adamw.state(),
-            "target": None
-            if self.average is None
-            else {name: whole(value) for name, value in self.average.tensors.items()},
+            "target": {name: whole(value) for name, value in self.average.tensors.items()}
+            if self.average
+            else None,
             "rng": torch.get_rng_state(),
         }
         if self.trainable.processes.first:

@@ -18,9 +18,7 @@ class TargetParameters:
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], tau: float) -> None:
         self.tau = tau
-        self.tensors = {
-            name: tensor.detach().to(torch.float32, copy=True) for name, tensor in tensors.items()
-        }
+        self.tensors = {name: value.detach().to(torch.float32, copy=True) for name, value in tensors.items()}
         self.steps = 0
 
     @torch.no_grad()

@@ -33,11 +33,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def train_in_processes(job: TrainingJob, on_step: OnStep) -> TrainingResult:
-    """`trainer.train` in `job.trainer.processes` processes. They end with this one, however it ends.
-
-    Args:
-        job: what to train, on what.
-        on_step: called in this process after each step.
+    """`trainer.train` in several processes, which end with this one, however it ends; `on_step` is called in this one.
 
     Raises:
         TrainingError: as `train`; or a process died, with the end of the log.

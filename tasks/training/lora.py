@@ -22,34 +22,24 @@ CONFIG, WEIGHTS = adapters.CONFIG["lora"], adapters.WEIGHTS["lora"]
 
 
 def fresh_adapter(base: PreTrainedModel, section: ModelSection, seed: int) -> PeftModel:
-    """Put a new, trainable adapter on a model. B is zero, so the model's output does not change.
+    """Put a new, trainable adapter on a model, in place. B is zero, so the model's output does not change.
 
-    Args:
-        base: the model; changed in place.
-        section: rank, scale and target modules.
-        seed: determines A; the process's random state is not touched.
+    The seed determines A; the process's random state is not touched.
     """
     lora = section.lora
     config = LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        target_modules=lora.target_modules,
-        lora_dropout=0.0,
-        bias="none",
+        r=lora.r, lora_alpha=lora.alpha, target_modules=lora.target_modules, lora_dropout=0.0, bias="none",
         task_type="CAUSAL_LM",
-    )
+    )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return get_peft_model(base, config)
 
 
 def load_adapter(base: PreTrainedModel, path: Path, section: ModelSection | None = None) -> PeftModel:
-    """Put a saved adapter on a model, trainable.
+    """Put an adapter of a peft folder on a model, trainable, in place.
 
-    Args:
-        base: the model; changed in place.
-        path: a peft folder.
-        section: if given, its rank and scale must be the adapter's.
+    With `section`, its rank and scale must be the adapter's.
 
     Raises:
         TrainingError: there is no adapter, or it is not of this base model or these hyperparameters.
@@ -91,7 +81,7 @@ def save_adapter(model: PeftModel, tensors: Mapping[str, torch.Tensor], path: Pa
 
     Args:
         model: gives the configuration.
-        tensors: as `adapter_tensors` names them; target parameters have the same names.
+        tensors: live or target, under the names of `adapter_tensors`.
         path: the folder, made if missing.
         base_name: the base model that the adapter names.
     """

@@ -26,13 +26,8 @@ def label_logprobs(
 ) -> tuple[torch.Tensor, ...]:
     """Log-probabilities (nats) of each row's label tokens, each given all tokens before it.
 
-    Args:
-        model: as for token_losses.
-        rows: R rows.
-        dtype: what matrix products are computed in (`model.dtype`).
-
     Returns:
-        R float32 tensors, each [label tokens of the row].
+        for each row float32 [its label tokens].
     """
     labels = torch.tensor([token for row in rows for token in row.label_ids], device=model.device)
     losses = _cross_entropies(model, rows, labels[:, None], torch.ones_like(labels)[:, None], dtype)
@@ -46,9 +41,9 @@ def token_losses(
     """The loss of every label token, row after row, against the row's hard or soft targets.
 
     Args:
-        model: a causal model whose logits are its output embedding applied to its last hidden state.
-        rows: the rows.
-        dtype: what matrix products are computed in (`model.dtype`).
+        model: its logits are its output embedding applied to its last hidden state.
+        rows: R rows.
+        dtype: of matrix products (`model.dtype`).
 
     Returns:
         float32 [label tokens of all rows].
@@ -81,7 +76,7 @@ def _cross_entropies(
     head = model.get_output_embeddings()
 
     def cross_entropies(states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        losses: torch.Tensor = VocabularyLosses.apply(head(states), ids, shares)
+        losses: torch.Tensor = VocabularyLosses.apply(head(states), ids, shares)  # type: ignore[no-untyped-call]
         return losses[0]
 
     states = label_states(model, rows, dtype)

@@ -28,11 +28,7 @@ def load_base(section: ModelSection) -> PreTrainedModel:
 
 
 def load_trainable(section: ModelSection, start: Path | None) -> PreTrainedModel:
-    """The model with all weights trainable, in float32 whatever `model.dtype` is (see `ema`).
-
-    Args:
-        section: the model.
-        start: a checkpoint of it to start from; None: the model as it is.
+    """The model, or its checkpoint `start`, with all weights trainable; in float32 whatever `model.dtype` is (`ema`).
 
     Raises:
         tasks.engines.models.ModelError: the model can't be had.

@@ -43,17 +43,11 @@ class Optimizer:
         self.rate = section.learning_rate * lr_scale
         self.steps = 0
         # The kernels take either sharded or whole tensors, not both.
-        kinds = [
-            [p for p in self.parameters.values() if isinstance(p, DTensor) == sharded]
-            for sharded in (False, True)
-        ]
+        values = self.parameters.values()
+        kinds = [[p for p in values if isinstance(p, DTensor) == sharded] for sharded in (False, True)]
         self.kinds = [kind for kind in kinds if kind]
-        self.adamw = torch.optim.AdamW(
-            [{"params": kind} for kind in self.kinds],
-            lr=self.rate,
-            weight_decay=section.weight_decay,
-            fused=True,
-        )
+        groups = [{"params": kind} for kind in self.kinds]
+        self.adamw = torch.optim.AdamW(groups, self.rate, weight_decay=section.weight_decay, fused=True)
         if state is not None:
             self._restore(state)
 

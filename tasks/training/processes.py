@@ -17,14 +17,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those that train together.
+    """This process among those that train together."""
 
-    Attributes:
-        rank: its number; process 0 writes what the stage leaves.
-        size: how many there are.
-    """
-
-    rank: int = 0
+    rank: int = 0  # process 0 writes what the stage leaves
     size: int = 1
 
     @property

@@ -15,9 +15,7 @@ from tasks.training.records import TrainingError
 def shard_layers(model: PreTrainedModel, processes: Processes) -> None:
     """Shard every decoder layer, in place, so that gradients are summed over the processes, not averaged.
 
-    Args:
-        model: loaded whole, with its adapter, in each process.
-        processes: that share it.
+    Each process has loaded the model whole, with its adapter.
 
     Raises:
         TrainingError: the model does not say which of its modules are layers.

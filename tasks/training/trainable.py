@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,31 +29,21 @@ ONE_FILE = "1000GB"
 
 @dataclass(frozen=True)
 class Trainable:
-    """A model in training.
-
-    Attributes:
-        model: runs the forward pass.
-        parameters: what trains, under the names of the optimizer state.
-        tensors: the same memory under the names in files; tied weights once.
-        dtype: of matrix products.
-        write: writes a folder from tensors under those names, live or target.
-        without_adapter: while entered, `model` runs without its adapter, and nothing may train; None where there is no
-            adapter.
-        sharded: each process holds only a part of each layer, and all take part in each pass.
-        parallel: computes micro-batches in parallel. Each has its own gradients of all parameters, so where all weights
-            train they run one after another.
-        processes: those that train it together.
-    """
+    """A model in training."""
 
     model: PreTrainedModel
-    parameters: Mapping[str, torch.nn.Parameter]
-    tensors: Mapping[str, torch.Tensor]
-    dtype: torch.dtype
-    write: Callable[[Mapping[str, torch.Tensor], Path], None]
+    parameters: Mapping[str, torch.nn.Parameter]  # what trains, under the names of the optimizer state
+    tensors: Mapping[str, torch.Tensor]  # the same memory under the names in files; tied weights once
+    dtype: torch.dtype  # of matrix products
+    write: Callable[
+        [Mapping[str, torch.Tensor], Path], None
+    ]  # a folder from tensors, live or target, named so
+    # While entered, `model` runs without its adapter, and nothing may train; None where there is no adapter.
     without_adapter: Callable[[], AbstractContextManager[None]] | None = None
-    sharded: bool = False
+    sharded: bool = False  # each process holds a part of each layer, and all take part in each pass
+    # Each micro-batch in parallel has its own gradients of all parameters, so where all weights train there is one.
     parallel: ParallelMicroBatches = field(default_factory=ParallelMicroBatches)
-    processes: Processes = ALONE
+    processes: Processes = ALONE  # those that train it together
 
 
 def make_trainable(
@@ -95,15 +86,8 @@ def make_trainable(
         model = load_trainable(section, start)
         prepare(model)
         weights = dict(model.named_parameters())
-        return Trainable(
-            model,
-            weights,
-            weights,
-            dtype,
-            lambda tensors, path: _write_checkpoint(model, tensors, path),
-            sharded=sharded,
-            processes=processes,
-        )
+        write = partial(_write_checkpoint, model)
+        return Trainable(model, weights, weights, dtype, write, sharded=sharded, processes=processes)
     if start is not None:
         check_form(start, "lora")
     base = load_base(section)

@@ -44,7 +44,8 @@ class SharedInput:
 def _adapted(layers: Sequence[LoraLinear], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     scales, tensors = _parts(layers)
     source = getattr(x, NORMED, None)
-    outs: tuple[torch.Tensor, ...] = AdaptedLinears.apply(x.to(tensors[0].dtype), source, scales, *tensors)
+    x = x.to(tensors[0].dtype)
+    outs: tuple[torch.Tensor, ...] = AdaptedLinears.apply(x, source, scales, *tensors)  # type: ignore[no-untyped-call]
     return outs
 
 
@@ -65,7 +66,7 @@ def _gated(mlp: Any, usual: Callable[[torch.Tensor], torch.Tensor], x: torch.Ten
         return usual(x)
     (scale,), tensors = _parts([mlp.down_proj])
     gate, up = (layer(x).to(tensors[0].dtype) for layer in (mlp.gate_proj, mlp.up_proj))
-    out: torch.Tensor = GatedLinear.apply(gate, up, scale, *tensors)
+    out: torch.Tensor = GatedLinear.apply(gate, up, scale, *tensors)  # type: ignore[no-untyped-call]
     return out
 
 

@@ -59,7 +59,7 @@ def fuse_norms(model: torch.nn.Module) -> None:
 
 def _norm_of(module: Any, eps: float) -> Callable[[torch.Tensor], torch.Tensor]:
     def forward(x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = RootMeanSquareNorm.apply(x, module.weight, eps)
+        y: torch.Tensor = RootMeanSquareNorm.apply(x, module.weight, eps)  # type: ignore[no-untyped-call]
         setattr(y, NORMED, (x.detach(), module.weight.detach(), eps))
         return y
 

@@ -66,22 +66,14 @@ def attend_on_cpu(
     sliding_window: int | None = None,
     **_: Any,
 ) -> torch.Tensor:
-    """Attention of the last T of L positions, by `CausalAttention`.
+    """Attention of query [R, H, T, D], the last T of L positions, to key and value [R, G, L, D]: [R, T, H, D].
 
-    Args:
-        query: [R, H, T, D].
-        key: [R, G, L, D].
-        value: as key.
-        scaling: factor on the products; None: 1/sqrt(D).
-        sliding_window: positions a query sees, its own included; None: all up to its own.
-
-    Returns:
-        [R, T, H, D].
+    A query sees `sliding_window` positions, its own included; None: all up to its own.
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     # With float32 weights autocast leaves the rotated sides in float32.
     query, key = query.to(value.dtype), key.to(value.dtype)
-    out: torch.Tensor = CausalAttention.apply(query, key, value, scale, sliding_window)
+    out: torch.Tensor = CausalAttention.apply(query, key, value, scale, sliding_window)  # type: ignore[no-untyped-call]
     return out.transpose(1, 2)
 
 

@@ -19,16 +19,11 @@ SIMILAR = 32
 
 @dataclass(frozen=True)
 class LengthGroup:
-    """Rows of similar length, which follow one another in a packed sequence.
+    """Rows of similar length, which follow one another in a packed sequence."""
 
-    Attributes:
-        lengths: own tokens of each row.
-        tokens: for each place of the padded [R, longest] the number of a token of the group; any token where there is
-            padding, which no query sees. None, as `places`, where all rows are equally long.
-        places: of each of the group's tokens in the padded [R, longest].
-    """
-
-    lengths: tuple[int, ...]
+    lengths: tuple[int, ...]  # own tokens of each row
+    # None where all rows are equally long. Else, for each place of the padded [R, longest], a token of the group (any
+    # token for padding, which no query sees), and for each token its place.
     tokens: torch.Tensor | None = None
     places: torch.Tensor | None = None
 
