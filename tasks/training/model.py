@@ -1,6 +1,5 @@
 """The model that training starts from: loaded, checked, frozen or not."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -61,11 +60,10 @@ def _architecture(config: PretrainedConfig) -> dict[str, object]:
 def _load(section: ModelSection, path: Path | str, dtype: torch.dtype) -> PreTrainedModel:
     transformers_logging.disable_progress_bar()  # of reading and writing weights; stages have their own
     cuda = section.device == "cuda" or (section.device == "auto" and torch.cuda.is_available())
-    load: Callable[..., PreTrainedModel] = (
-        AutoModelForCausalLM.from_pretrained
-    )  # its decorator hides its signature
-    model = load(str(path), revision=section.revision, dtype=dtype)
-    model.to("cuda" if cuda else "cpu").eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        str(path), revision=section.revision, dtype=dtype
+    )
+    model.to("cuda" if cuda else "cpu").eval()  # type: ignore[arg-type]  # its decorator hides its signature
     use_packing(model)
     if not cuda:
         fuse_norms(model)
