@@ -29,12 +29,14 @@ def test_a_hang_is_ended_and_scores_nothing(name: str) -> None:
     assert check("half").score == 1.0, "another process has taken its place"
 
 
+@pytest.mark.slow
 def test_a_crash_and_an_exception_say_what_they_were() -> None:
     assert check("ends") == Verified(0.0, "verifier_crash", "its process ended with exit code 3")
     grown = check("grows")
     assert (grown.score, grown.status) == (0.0, "verifier_error") and "MemoryError" in str(grown.error)
 
 
+@pytest.mark.slow
 def test_answers_that_are_checked_at_once_keep_to_their_own() -> None:
     async def together() -> list[Verified]:
         names = ["half", "ends"] * 10
@@ -66,6 +68,7 @@ def test_sets_have_one_order_in_every_process() -> None:
         asyncio.run(compute("tests.support.verifiers:ends", "a", seconds=2))
 
 
+@pytest.mark.slow
 def test_only_what_was_ended_leaves_an_answer_unjudged() -> None:
     timeout, crash, error = (check(name).failure for name in ("spins", "ends", "grows"))
     assert timeout and crash and error and check("half").failure is None
