@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from schemas.config import AnchorSection, Config
 from schemas.frames import to_frame
-from schemas.load import ConfigError, parse_config
+from schemas.load import ConfigError
 from schemas.rows import Evaluation, Retention
 from storage.store import Store
 from tasks.algorithms import algorithm_of
@@ -284,12 +284,12 @@ def test_a_missing_chat_file_is_named(make_config: Callable[..., Config], tmp_pa
         check_config(config, tmp_path / "data")
 
 
-def test_shares_that_leave_no_own_row_are_refused() -> None:
-    content = {"anchor": {"chat_share": 0.75}, "critic": {"batch_rows": 8}}
+def test_shares_that_leave_no_own_row_are_refused(make_config: Callable[..., Config], tmp_path: Path) -> None:
+    config = make_config(anchor={"chat_share": 0.75}, critic={"batch_rows": 8})
     with pytest.raises(
         ConfigError, match=r"anchor\.chat_share: with critic\.mix 0\.25 .* lower anchor\.chat_share"
     ):
-        parse_config(content, "here")
+        check_config(config, tmp_path / "data")
 
 
 def test_a_line_may_hold_more_and_end_anywhere_in_a_dialogue(tmp_path: Path) -> None:
