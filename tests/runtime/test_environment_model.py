@@ -175,6 +175,6 @@ def test_the_plan_counts_what_it_is_asked(
         plan(asked()),
         plan(make_config(rollout={"episodes": 8}, replay={"transitions": 4}, improvement={"states": 3})),
     )
-    requests = [{r.stage: r.requests for r in rows} for rows in (with_it, without)]
+    requests = [{r.stage: r.bound.requests for r in rows} for rows in (with_it, without)]
     assert requests[0]["rollout"] == 2 * requests[1]["rollout"]
     assert requests[0]["critique"] == requests[1]["critique"]
