@@ -57,6 +57,7 @@ def test_a_react_action_is_one_json_object_however_it_is_spaced() -> None:
     assert calls.read(said) == Call(RESPOND, {"content": 'It costs "10" {euros}, ok?'})
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(strategies.from_regex(Calls([CANCEL], "react").format.regex, fullmatch=True))
 def test_whatever_structured_output_may_write_is_a_call_that_fits(text: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,33 @@ def run_until(store: Store, config: Config, last: str) -> None:
     asyncio.run(run_stages(store, config, stages[: stages.index(last) + 1]))
 
 
+def scripted(make_config: MakeConfig, **changes: Any) -> Config:
+    """One state is improved in three rounds, by improvers who follow a script."""
+    roles = {role: {"engine": "rules", "structured": False} for role in ("policy", "evaluate", "refine")}
+    changes = {"improvement": {"states": 1, "rounds": 3}, "correction": {"enabled": False}, **changes}
+    return make_config(RULES, roles=roles, **changes)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, make_config: MakeConfig) -> Path:
+    """The stages before the improvement, which no script changes."""
+    root = tmp_path_factory.mktemp("trained") / "data"
+    run_until(Store(root), scripted(make_config), "critic-sft")
+    return root
+
+
 def improve(
-    monkeypatch: pytest.MonkeyPatch, store: Store, make_config: MakeConfig, script: Script, **changes: Any
+    monkeypatch: pytest.MonkeyPatch,
+    trained: Path,
+    store: Store,
+    make_config: MakeConfig,
+    script: Script,
+    **changes: Any,
 ) -> pl.DataFrame:
     """Refinements of the only state, by round."""
     monkeypatch.setattr(improvement_rules, "SCRIPT", script)
-    roles = {role: {"engine": "rules", "structured": False} for role in ("policy", "evaluate", "refine")}
-    changes = {"improvement": {"states": 1, "rounds": 3}, "correction": {"enabled": False}, **changes}
-    run_until(store, make_config(RULES, roles=roles, **changes), "refinement")
+    shutil.copytree(trained, store.root, symlinks=True)
+    run_until(store, scripted(make_config, **changes), "refinement")
     return table(store, "refinement", "refinements").sort("round")
 
 
@@ -65,6 +85,7 @@ def improve(
 )  # fmt: skip
 def test_rounds_end_with_an_optimal_action_or_a_choice_among_those_tried(
     monkeypatch: pytest.MonkeyPatch,
+    trained: Path,
     store: Store,
     make_config: MakeConfig,
     verdicts: list[str],
@@ -74,7 +95,7 @@ def test_rounds_end_with_an_optimal_action_or_a_choice_among_those_tried(
     distilled: int | None,
 ) -> None:
     script = Script(verdicts, proposals, choice=choice)
-    made = improve(monkeypatch, store, make_config, script)
+    made = improve(monkeypatch, trained, store, make_config, script)
     begun = table(store, "critique", "critiques").row(0, named=True)
 
     def number(action_text: str) -> int:
@@ -92,10 +113,10 @@ def test_rounds_end_with_an_optimal_action_or_a_choice_among_those_tried(
 
 
 def test_the_refiner_and_the_choice_read_every_earlier_action_with_its_critique(
-    monkeypatch: pytest.MonkeyPatch, store: Store, make_config: MakeConfig
+    monkeypatch: pytest.MonkeyPatch, trained: Path, store: Store, make_config: MakeConfig
 ) -> None:
     script = Script(["no"] * 4, [2, 3, 4], choice="3")
-    made = improve(monkeypatch, store, make_config, script)
+    made = improve(monkeypatch, trained, store, make_config, script)
     begun = table(store, "critique", "critiques").row(0, named=True)
     tried = [begun["action_text"], *made.filter(kind="refined")["action_text"]]
     prompts = [*script.prompts("refine"), *script.prompts("choose")]
@@ -123,6 +144,7 @@ LEAKING = "The critique says to go lower"
 )
 def test_a_refined_thought_that_leaks_is_rewritten_or_dropped_before_it_is_distilled(
     monkeypatch: pytest.MonkeyPatch,
+    trained: Path,
     store: Store,
     make_config: MakeConfig,
     rewrites: list[str],
@@ -135,7 +157,7 @@ def test_a_refined_thought_that_leaks_is_rewritten_or_dropped_before_it_is_disti
     correction = {"on_failure": on_failure, "attempts": 2}
     one = {"states": 1, "rounds": 1}
     [row] = improve(
-        monkeypatch, store, make_config, script, improvement=one, correction=correction
+        monkeypatch, trained, store, make_config, script, improvement=one, correction=correction
     ).to_dicts()
     assert (row["verdict"], row["thought"], row["status"]) == (verdict, thought, status)
     assert row["thought_before"] == LEAKING and row["leak_before"] > 0
@@ -174,6 +196,7 @@ def test_the_action_to_improve_is_sampled_anew_or_the_one_of_replay(
         assert not rows["action_text"].equals(rows["raw_action"]) and seeds.is_not_null().all()
 
 
+@pytest.mark.slow
 def test_an_optimal_action_is_kept_without_a_call_and_others_are_refined(
     store: Store, make_config: MakeConfig, iterate: Iterate
 ) -> None:
@@ -196,6 +219,7 @@ def test_an_optimal_action_is_kept_without_a_call_and_others_are_refined(
     assert (rows.filter(~pl.col("valid"))["status"] == "invalid_action").all()
 
 
+@pytest.mark.slow
 def test_more_rounds_critique_each_refinement_and_end_with_a_choice(
     store: Store, make_config: MakeConfig, iterate: Iterate
 ) -> None:

@@ -240,6 +240,7 @@ def test_sixty_real_conversations_survive_the_round_trip_exactly(store: Store) -
     assert calls == [max(((name, made.count(name)) for name in set(made)), key=lambda pair: pair[1])]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     peaks = []
     for name, size in (("small", 8 << 20), ("large", 24 << 20)):

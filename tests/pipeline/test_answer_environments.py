@@ -77,6 +77,7 @@ def test_an_iteration_of_a_generated_task_takes_the_packages_score_as_reward(
     assert evaluated["environment"].to_list() == ["reasoning_gym/chain_sum"]
 
 
+@pytest.mark.slow
 def test_an_answer_that_hung_the_verifier_is_a_row_with_a_status_and_never_replayed(
     make_config: Callable[..., Config], store: Store, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def lake(word_model: Path) -> Callable[..., Config]:
     return make
 
 
+@pytest.mark.slow
 def test_early_iterations_train_the_critic_alone_and_later_ones_go_on_from_it(
     lake: Callable[..., Config], store: Store, iterate: Iterate
 ) -> None:

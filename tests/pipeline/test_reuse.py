@@ -31,6 +31,7 @@ def test_a_second_run_of_the_same_iteration_reuses_everything(
     assert [r.committed.path for r in again] == [r.committed.path for r in first]
 
 
+@pytest.mark.slow
 def test_a_failed_stage_is_where_the_next_run_goes_on(
     store: Store,
     make_config: Callable[..., Config],

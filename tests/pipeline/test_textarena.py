@@ -64,6 +64,7 @@ def test_an_iteration_of_a_game_for_one(
     assert (refined["valid"] == (refined["status"] == "ok")).all()
 
 
+@pytest.mark.slow
 def test_an_iteration_of_a_game_for_two(arena: Callable[..., Config], store: Store, iterate: Iterate) -> None:
     config = arena("TicTacToe-v0", "opponent")
     check_config(config, store.root)

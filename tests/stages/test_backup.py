@@ -116,6 +116,7 @@ def test_a_backup_by_a_model_with_other_tokens_is_averaged_over_the_critics(tmp_
 # --- draws of (a', d')
 
 
+@pytest.mark.slow
 def test_further_draws_leave_the_label_alone_and_enter_the_priority(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from tasks.runtime.stage import Inputs
 from tests.support.iterations import Iterate
 
 
+@pytest.mark.slow
 def test_evaluations_repeat_games_and_random_streams_and_rollouts_do_not(
     make_config: Callable[..., Config], store: Store, iterate: Iterate
 ) -> None:

@@ -205,6 +205,7 @@ def test_the_best_evaluated_policy_is_the_champion(
     assert parent.data.metrics["success_rate"] == 0.5
 
 
+@pytest.mark.slow
 def test_two_processes_that_start_at_once_share_one_store_and_one_iteration_run(bridge: Bridge) -> None:
     code = (
         "import sys; from pathlib import Path; from storage.mlflow.bridge import Bridge\n"

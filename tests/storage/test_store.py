@@ -93,6 +93,7 @@ def test_sigkill_at_any_instant_leaves_nothing_half_written(tmp_path: Path, dela
         assert not list((tmp_path / "trial" / ".staging").glob("*"))
 
 
+@pytest.mark.slow
 def test_a_killed_writer_was_really_writing(tmp_path: Path) -> None:
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path)],
