@@ -50,15 +50,22 @@ def action_message(text: str, form: ActionFormat, number: int = 0) -> Message:
 
 def native_chat(state: State, form: ActionFormat) -> Iterator[Message]:
     """The episode as a chat: what is seen after a call is the tool's answer, all else is the user's."""
-    role, answers = "user", {}
+    acted: Message | None = None
     for number, turn in enumerate(state.turns):
-        yield Message(role=role, content=turn.observation, **answers)
+        yield _seen(turn.observation, acted)
         acted = action_message(turn.text, form, number)
         yield acted
-        called = acted.get("tool_calls")
-        role = "tool" if called else "user"
-        answers = {"tool_call_id": called[0]["id"], "name": called[0]["function"]["name"]} if called else {}
-    yield Message(role=role, content=state.observation, **answers)
+    yield _seen(state.observation, acted)
+
+
+def _seen(observation: str, after: Message | None) -> Message:
+    """What was seen after an action: the tool's answer where that called one."""
+    if after is None or not after.get("tool_calls"):
+        return Message(role="user", content=observation)
+    call = after["tool_calls"][0]
+    return Message(
+        role="tool", content=observation, tool_call_id=call["id"], name=call["function"]["name"]
+    )
 
 
 def _call(action: str) -> Any:

@@ -15,13 +15,12 @@ import json
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from storage.history import State, without_middle
 from tasks.chat.messages import Message, RequestError, Tool
 from tasks.chat.tokenizers import ChatTokenizer
 
-T = TypeVar("T")
 
 # A chat template's own tokens, at most: around a message, and around them all. No tokenizer in use makes more tokens
 # of a text than it has bytes, so that a short prompt need not be tokenised to know that it fits.
@@ -118,8 +117,9 @@ def _shortened(
     render: Callable[[Mapping[str, Any]], tuple[Message, ...]],
     holds: Callable[[tuple[Message, ...]], bool],
 ) -> Prompt:
-    state = variables.get("state")
-    turns = len(state.turns) if isinstance(state, State) else 0
+    found = variables.get("state")
+    state = found if isinstance(found, State) else State((), "")
+    turns = len(state.turns)
     if turns and render({**variables, "state": replace(state, turns=())}) == messages:
         turns = 0  # this template does not show them
 
@@ -139,9 +139,9 @@ def _shortened(
     return Prompt(render(_cut(left, limit)), Dropped(turns, chars))
 
 
-def _cut(value: T, limit: int) -> T:
+def _cut(value: Any, limit: int) -> Any:
     """A value with the middle of its long texts left out, those in mappings, sequences and dataclasses too."""
-    made: Any = value
+    made = value
     if isinstance(value, str):
         made = without_middle(value, limit)
     elif isinstance(value, Mapping):

@@ -1,5 +1,7 @@
 """The corrector: rewrites a thought so that it asserts nothing the student will not see (paper, appendix B.2)."""
 
+from typing import Any
+
 from tasks.runtime.context import StageContext
 from tasks.text.correction import Rewrite
 from tasks.text.formats import read_rewrite
@@ -12,7 +14,7 @@ async def rewrite(
     adapter: str,
     request_key: str,
     attempt: int,
-    **variables: object,
+    **variables: Any,
 ) -> Rewrite:
     """One rewrite of a thought; an empty text where the request failed."""
     prompt = ctx.prompts.prompt("correct", template, **variables)

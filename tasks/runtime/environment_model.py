@@ -6,6 +6,7 @@ trained, and the environment writes its prompts.
 
 import hashlib
 import json
+from typing import Final
 
 from schemas.rows import Generation
 from tasks.chat.messages import Message
@@ -13,7 +14,7 @@ from tasks.environments.base import EnvironmentModelFailed
 from tasks.prompting.truncation import Prompt
 from tasks.runtime.role_client import RoleClient
 
-NAME = "environment_model"
+NAME: Final = "environment_model"
 
 
 class EnvironmentModel:

@@ -1,6 +1,6 @@
 """What a stage is to the pipeline: its name, what determines its output, and the function that computes it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -60,7 +60,7 @@ class Output:
         metrics: counts and rates, for people and MLflow.
     """
 
-    tables: dict[str, list[Row]]
+    tables: Mapping[str, Sequence[Row]]
     rows_in: int
     adapters: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)

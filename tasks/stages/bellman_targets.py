@@ -135,7 +135,7 @@ def _other_draw(row: BellmanTarget) -> BootstrapDraw:
 
 
 def _drawn(made: Generation | None) -> DrawnText | None:
-    return made and DrawnText(**{name: getattr(made, name) for name in DrawnText.model_fields})
+    return None if made is None else DrawnText(**{n: getattr(made, n) for n in DrawnText.model_fields})
 
 
 def _failed(row: BellmanTarget, status: str, error: str) -> BellmanTarget:
