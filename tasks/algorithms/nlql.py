@@ -22,8 +22,8 @@ def _evaluator_scores(config: Config, environment: Environment) -> Iterator[str]
         return  # reported with the engine
     if not scores:
         yield (
-            f"roles.evaluate.engine: algorithm {config.algorithm} needs the probability of a verdict, and engine '{engine}' does not "
-            "score; route the role to an engine that does"
+            f"roles.evaluate.engine: algorithm {config.algorithm} needs the probability of a verdict, and engine "
+            f"'{engine}' does not score; route the role to an engine that does"
         )
 
 

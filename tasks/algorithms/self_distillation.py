@@ -15,8 +15,8 @@ from tasks.training.policy_rows import REFINED_ACTIONS
 def _replayable(config: Config, environment: Environment) -> Iterator[str]:
     if not environment.replayable:
         yield (
-            f"algorithm: {config.algorithm} plays episodes on from a state, and {environment.name} is not replayable; choose "
-            "another algorithm or environment"
+            f"algorithm: {config.algorithm} plays episodes on from a state, and {environment.name} is not "
+            "replayable; choose another algorithm or environment"
         )
 
 

@@ -1,4 +1,7 @@
-"""Where a stage finds its inputs, and whether its committed output still holds. Computing it: `tasks.pipeline.runner`."""
+"""Where a stage finds its inputs, and whether its committed output still holds.
+
+`tasks.pipeline.runner` carries a decision out.
+"""
 
 from dataclasses import dataclass
 

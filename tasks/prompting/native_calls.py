@@ -63,9 +63,7 @@ def _seen(observation: str, after: Message | None) -> Message:
     if after is None or not after.get("tool_calls"):
         return Message(role="user", content=observation)
     call = after["tool_calls"][0]
-    return Message(
-        role="tool", content=observation, tool_call_id=call["id"], name=call["function"]["name"]
-    )
+    return Message(role="tool", content=observation, tool_call_id=call["id"], name=call["function"]["name"])
 
 
 def _call(action: str) -> Any:

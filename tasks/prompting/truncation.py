@@ -21,7 +21,6 @@ from storage.history import State, without_middle
 from tasks.chat.messages import Message, RequestError, Tool
 from tasks.chat.tokenizers import ChatTokenizer
 
-
 # A chat template's own tokens, at most: around a message, and around them all. No tokenizer in use makes more tokens
 # of a text than it has bytes, so that a short prompt need not be tokenised to know that it fits.
 AROUND_MESSAGE, AROUND_PROMPT = 16, 64
