@@ -26,6 +26,7 @@ SHARED = ("server", "vllm")
 """Marks of tests that share one server: they run in one process, one after the other."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks and pytest-xdist reads its groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a server go to one worker; what needs a server or the real model is slow; the slow go first,
     so that no worker is left alone with them at the end."""
