@@ -11,7 +11,7 @@ ARGS ?=
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 # Workers of the tests; each takes one core and up to 3 GB.
 WORKERS ?= 2
-PARALLEL := -n $(WORKERS) --dist loadgroup
+PARALLEL := -n $(WORKERS) --dist loadscope
 # With exit code 5 pytest says that it found no test at all, which is never what was meant.
 PYTEST := pytest() { $(BIN)/python -m pytest "$$@" || { code=$$?; \
 	[ $$code -ne 5 ] || echo "make test: no test was collected by: pytest $$*" >&2; return $$code; }; }; pytest

@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import re
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # work this small only loses time to a second thread
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,21 +24,47 @@ from tests.support.iterations import Finished, Iterate, small_config
 from tests.support.own_server import OwnServer
 from tests.support.tiny import make_tiny_checkpoint
 
-SHARED = ("server", "vllm")
-"""Marks of tests that share one server: they run in one process, one after the other."""
+SHARED = {
+    "server": r"^tests/flows/",
+    "vllm": r"vllm|served|openai\]",
+    "model": r"^tests/export/test_export_and_play",
+    "wheel": r"^tests/test_wheel",
+}
+"""What tests share, and the names of those that share it: they run in one worker, one after the other."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks and pytest-xdist reads its groups
+def shared_by(nodeid: str) -> str:
+    """What a test shares with others; its own name where that is nothing."""
+    return next((what for what, names in SHARED.items() if re.search(names, nodeid)), nodeid)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a server go to one worker; what needs a server or the real model is slow; the slow go first,
-    so that no worker is left alone with them at the end."""
+    """What needs a server or the real model is slow; the slow go first, so that no worker is left alone with them."""
     for item in items:
-        for mark in SHARED:
-            if item.get_closest_marker(mark):
-                item.add_marker(pytest.mark.xdist_group(mark))
-        if any(item.get_closest_marker(mark) for mark in (*SHARED, "model")):
+        for mark in ("server", "vllm"):
+            if item.get_closest_marker(mark) and shared_by(item.nodeid) != mark:
+                raise pytest.UsageError(
+                    f"{item.nodeid} is marked {mark}: name it in SHARED of tests/conftest.py"
+                )
+        if any(item.get_closest_marker(mark) for mark in ("server", "vllm", "model")):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests go to the workers one by one, those that share something together.
+
+    pytest-xdist 3.8 does that by the mark xdist_group, but not with pytest 9.2, which has no `Node._nodeid`.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Shared(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return shared_by(nodeid)
+
+    return Shared(config, log)
 
 
 @pytest.fixture(scope="session")

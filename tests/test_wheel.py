@@ -18,7 +18,7 @@ from flows.stack.control import USUAL_PORT, default_api_url
 from schemas.load import PROJECT_ROOT
 from tests.support.tracked import tracked_files
 
-pytestmark = [pytest.mark.wheel, pytest.mark.slow, pytest.mark.xdist_group("wheel")]
+pytestmark = [pytest.mark.wheel, pytest.mark.slow]
 SETTINGS = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES = [name.rstrip("*") for name in SETTINGS["tool"]["setuptools"]["packages"]["find"]["include"]]
 
