@@ -7,17 +7,14 @@ model's LoRA (4,884,480 parameters), so that digests, checks and commits do thei
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from schemas.config import Config, FineTuningSection, RolesSection
+from schemas.config import Config, RolesSection
 from schemas.load import load_config
-from tasks.datasets.example import Example
+from tasks.training.job import OnStep, TrainingJob
 from tasks.training.records import StepRecord, TrainingResult
 
 PLAYER = "tests.support.rules:number_game"
@@ -41,40 +38,33 @@ def instant_config(run: str, model: str | None = None) -> Config:
     return Config.model_validate(config)
 
 
-def train(
-    *,
-    section: FineTuningSection,
-    tau: float | None,
-    main: Sequence[Example],
-    other: Sequence[Example],
-    out: Path,
-    on_step: Callable[[StepRecord, int], None],
-    **_: Any,
-) -> TrainingResult:
+def train(job: TrainingJob, on_step: OnStep) -> TrainingResult:
     """As `tasks.training.trainer.train`, with zeros for weights and made-up losses."""
-    total = max(1, math.ceil(section.epochs * len(main) / section.batch_rows))
+    total = max(1, math.ceil(job.section.epochs * len(job.rows.main) / job.section.batch_rows))
     steps = [
-        StepRecord(n, 1.0, 1.0, 1.0, None, None, section.learning_rate, 1.0, section.batch_rows, 100, 1000)
+        StepRecord(
+            n, 1.0, 1.0, 1.0, None, None, job.section.learning_rate, 1.0, job.section.batch_rows, 100, 1000
+        )
         for n in range(total)
     ]
     for step in steps:
         on_step(step, total)
     zeros = np.zeros(PARAMETERS, dtype=np.float32)
-    for kind in ("adapter",) if tau is None else ("adapter", "target"):
-        folder = out / kind
+    for kind in ("adapter",) if job.tau is None else ("adapter", "target"):
+        folder = job.out / kind
         folder.mkdir()
         (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 16}))
         save_file({"weights": zeros}, folder / "adapter_model.safetensors")
-    (out / "optimizer.pt").write_bytes(bytes(2 * zeros.nbytes))
-    rows = [example.row_id for example in (*main, *other)]
+    (job.out / "optimizer.pt").write_bytes(bytes(2 * zeros.nbytes))
+    rows = [example.row_id for example in (*job.rows.main, *job.rows.other)]
     return TrainingResult(
         steps=steps,
-        scores={e.row_id: (-1.0, -1.0) for e in main if e.scored_segment is not None},
+        scores={e.row_id: (-1.0, -1.0) for e in job.rows.main if e.scored_segment is not None},
         uses=dict.fromkeys(rows, 1),
         prompt_tokens=dict.fromkeys(rows, 100),
         label_tokens=dict.fromkeys(rows, 10),
         too_long={},
-        target_moved=None if tau is None else 1.0 - (1.0 - tau) ** total,
+        target_moved=None if job.tau is None else 1.0 - (1.0 - job.tau) ** total,
     )
 
 

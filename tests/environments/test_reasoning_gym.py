@@ -95,7 +95,7 @@ def test_an_answer_in_several_lines_is_allowed_where_the_stated_ones_are() -> No
         ({"task": "no_such_task"}, "has no task 'no_such_task'"),
         ({"task": "gcd", "config": {"colour": 1}}, "config: task gcd refuses"),
         ({"task": "gcd", "config": {"min_numbers": 1}}, "min_numbers must be at least 2"),
-        ({"task": "gcd", "config": {"seed": 1}}, "config: seed is set by each of our tasks"),
+        ({"task": "gcd", "config": {"seed": 1}}, "config: seed is set by each task of this program"),
     ],
 )
 def test_what_the_package_refuses_is_named(options: dict[str, object], said: str) -> None:

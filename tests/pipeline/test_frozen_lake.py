@@ -125,8 +125,9 @@ def test_what_can_not_be_is_refused(lake: Callable[..., Config], tmp_path: Path)
     )
     with pytest.raises(ConfigError, match=r"rollout\.exploration: .* does not list its legal actions"):
         check_config(numbers, tmp_path / "data")
-    with pytest.raises(ValidationError, match=r"improvement\.from_iteration"):
-        lake(parameters="separate", critic={"mix": None}, policy={"mix": None})
+    separate = lake(parameters="separate", critic={"mix": None}, policy={"mix": None})
+    with pytest.raises(ConfigError, match=r"improvement\.from_iteration"):
+        check_config(separate, tmp_path / "data")
     with pytest.raises(ValidationError, match="decay_from and decay_until"):
         lake(critic={"decay_from": 7, "decay_until": 7})
 
