@@ -12,6 +12,7 @@ import pytest
 
 from schemas.manifest import StageKey
 from schemas.rows import Priority
+from storage.sql.views import connect
 from storage.store import RunLocked, Store, StoreError, read_manifest
 from storage.verify import verify
 from tests.support.committed import commit_rows
@@ -72,6 +73,18 @@ def test_a_folder_not_yet_named_current_is_found_and_adopted(tmp_path: Path) -> 
     assert found is not None
     store.adopt(found)
     assert store.committed("trial", "critic-sft", 0) == found
+
+
+def test_a_manifest_of_version_1_still_reads(tmp_path: Path) -> None:
+    made = commit_rows(Store(tmp_path), "critic-sft", 0, {"priorities": rows(3)})
+    path = made.path / "manifest.json"
+    content = json.loads(path.read_text())
+    content |= {"manifest_version": 1, "determinants": content.pop("fingerprint_inputs")}
+    path.write_text(json.dumps(content))
+    found = Store(tmp_path).committed("trial", "critic-sft", 0)
+    assert found is not None
+    assert found.manifest.fingerprint_inputs == made.manifest.fingerprint_inputs
+    assert connect(Store(tmp_path)).sql("select count(*) from priorities").fetchall() == [(3,)]
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.11, 0.23])
