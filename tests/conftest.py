@@ -33,6 +33,10 @@ SHARED = {
 """What tests share, and the names of those that share it: they run in one worker, one after the other."""
 
 
+ITERATES = {"iterate", "finished"}
+"""Fixtures of tests that run whole iterations: those are slow."""
+
+
 def shared_by(nodeid: str) -> str:
     """What a test shares with others; its own name where that is nothing."""
     return next((what for what, names in SHARED.items() if re.search(names, nodeid)), nodeid)
@@ -40,14 +44,15 @@ def shared_by(nodeid: str) -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs a server or the real model is slow; the slow go first, so that no worker is left alone with them."""
+    """What needs a server, the real model or a whole iteration is slow; the slow go first, so that no worker is left alone with them."""
     for item in items:
         for mark in ("server", "vllm"):
             if item.get_closest_marker(mark) and shared_by(item.nodeid) != mark:
                 raise pytest.UsageError(
                     f"{item.nodeid} is marked {mark}: name it in SHARED of tests/conftest.py"
                 )
-        if any(item.get_closest_marker(mark) for mark in ("server", "vllm", "model")):
+        iterates = ITERATES & set(getattr(item, "fixturenames", ()))
+        if iterates or any(item.get_closest_marker(mark) for mark in ("server", "vllm", "model")):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 

@@ -71,9 +71,9 @@ class Config(Section):
     seed: int = Field(0, ge=0, description="root of every random stream")
     algorithm: str = Field(
         "nlac", description="nlac, or a baseline of `tasks/algorithms`. rft: fine-tune the policy on the actions of "
-        "successful episodes; react: evaluate the model as it is; self_distillation: refine actions from Monte-Carlo rollouts instead of "
-        "predicted futures; nlql: distil the sampled action that the evaluator most probably calls optimal. A run has "
-        "one algorithm"
+        "successful episodes; react: evaluate the model as it is; self_distillation: refine actions from Monte-Carlo "
+        "rollouts instead of predicted futures; nlql: distil the sampled action that the evaluator most probably calls "
+        "optimal. A run has one algorithm"
     )  # fmt: skip
     parameters: Literal["shared", "separate"] = Field(
         "shared", description="shared: one theta for policy and critic (the paper's form); separate: two adapters over "
