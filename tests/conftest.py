@@ -44,7 +44,8 @@ def shared_by(nodeid: str) -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs a server, the real model or a whole iteration is slow; the slow go first, so that no worker is left alone with them."""
+    """A test is slow if it needs a server, the real model or a whole iteration. Slow tests go first, so that no worker
+    is left alone with them."""
     for item in items:
         for mark in ("server", "vllm"):
             if item.get_closest_marker(mark) and shared_by(item.nodeid) != mark:
