@@ -16,4 +16,5 @@ It knows tables and files. It knows no models, no prompts, no stage's code and n
         .staging/                         folders being written; never read
         .lock                             held by the iteration or stage that writes
       .stack/  .mlflow/                   the local servers' homes
+      .cache/                             caches of libraries, and the served engines' folders
 """

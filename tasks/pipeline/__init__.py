@@ -1,1 +1,2 @@
-"""Decides, runs and commits stages: registry, runner, iterations, plan, checks, fingerprints, early stopping."""
+"""Decides, runs and commits stages: registry, decision, runner, commit, iterations, plan, checks,
+fingerprint inputs, early stopping."""
