@@ -1,6 +1,6 @@
 """Critiquing an action: k futures, then the evaluator's verdict.
 
-Stage critique does it to the actions to improve, and `tasks.improvement.refine` to their refinements.
+Stage critique critiques the actions to improve. `tasks.improvement.refine` critiques their refinements.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 An action judged optimal is kept without a request: it anchors the policy where it is good. After the last round a
 final choice picks among the tried actions. A refinement that the environment would not accept, or whose verdict can't
-be read, ends the rounds: the choice is among those before it. Where there is none, nothing is distilled.
+be read, ends the rounds. The choice is then among the earlier actions. Where there is none, nothing is distilled.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A proposed action as a row of table refinements, with the environment's word on it."""
+"""A proposed action as a row of table refinements, and whether the environment accepts it."""
 
 from typing import Literal
 

@@ -1,7 +1,7 @@
 """The model that speaks in an environment: an oracle, an opponent, a simulated user.
 
-Its requests take the same way as the roles': the same engines, journal, and random streams. It is no role: it is never
-trained, and the environment writes its prompts.
+Its requests take the path of the roles' requests: the same engines, journal and random streams. It is not a role: it is
+never trained, and the environment writes its prompts.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""How far a stage is, told to whoever wants to know."""
+"""Progress of a stage, reported while it runs."""
 
 import time
 from collections.abc import Callable

@@ -1,9 +1,10 @@
 """Stage cot-correction: rewrite each target's reasoning so that it asserts nothing the predict prompt
 won't show.
 
-The description is copied, never regenerated: stating the outcome is its purpose. The stage also scores the
-corrected label under the backup prompt (log p_B of the description's tokens), which the priorities need: under each
-of J prompts where J (a', d') were drawn. For `backup.loss: token_kl` it keeps the top-k log-probabilities too.
+The description is copied, never regenerated: stating the outcome is its purpose. The stage also scores the corrected
+label under the backup prompt: log p_B of the description's tokens. The priorities need this score. Where J pairs (a',
+d') were drawn, the label is scored under each of the J prompts. For `backup.loss: token_kl` it keeps the top-k
+log-probabilities too.
 """
 
 import asyncio

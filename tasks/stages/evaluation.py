@@ -1,4 +1,4 @@
-"""Stage evaluation: the newest policy on held-out tasks, with a 95% interval and beside a player without a model."""
+"""Stage evaluation: the newest policy plays held-out tasks. Success has a 95% interval and a baseline beside it."""
 
 from schemas.config import Config
 from schemas.rows import Episode, Evaluation, Retention, Transition

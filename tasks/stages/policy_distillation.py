@@ -1,8 +1,8 @@
 """Stage policy-distillation: L2 = -log pi_theta(a|s) under the plain policy prompt, over the actions that the
 algorithm trains its policy on.
 
-With shared parameters critic rows are mixed into every batch and the target goes on following. Separate adapters, and
-algorithms without a critic, train the policy alone.
+With shared parameters, critic rows are mixed into every batch, and the target parameters follow after every step. With
+separate adapters, or without a critic, the policy alone trains.
 """
 
 from schemas.config import Config

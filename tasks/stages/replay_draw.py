@@ -1,4 +1,4 @@
-"""Stage replay-draw: draw transitions from replay where there are no Bellman targets to draw them for.
+"""Stage replay-draw: draw transitions from replay for algorithms that have no stage bellman-targets.
 
 Algorithms without a critic (self_distillation) improve actions at these states. No critic scores priorities there,
 so the draw is uniform.

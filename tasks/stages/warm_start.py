@@ -1,7 +1,7 @@
 """Stage warm-start: before iteration 0, fine-tune the model on demonstrations of its roles.
 
-A small model can't play six roles from their prompts alone. What comes out takes the base model's place: every role
-of iteration 0 begins from it, with separate parameters the evaluator and the refiner stay with it, and algorithm react
+A small model can't play six roles from their prompts alone. The result takes the base model's place: every role
+of iteration 0 starts from it. With separate parameters the evaluator and the refiner keep it. Algorithm react
 evaluates it.
 """
 
