@@ -36,6 +36,7 @@ def test_a_bad_configuration_exits_with_2_and_creates_nothing(
     assert not data.exists()
 
 
+@pytest.mark.slow
 def test_the_command_itself_ends_with_2(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("episodes: 3")
     done = subprocess.run(

@@ -8,6 +8,7 @@ import pytest
 from schemas.load import PROJECT_ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["reference.py", "deployments.py"])
 def test_generated_files_are_up_to_date(script: str) -> None:
     command = [sys.executable, str(PROJECT_ROOT / "docs" / script), "--check"]

@@ -266,6 +266,7 @@ async def cancellations_leave_other_requests_alone(engine: Engine, section: Engi
     assert (await engine.generate(ask(seed=1))).completion_tokens > 0
 
 
+@pytest.mark.slow
 def test_a_closed_engine_says_so_and_closes_twice(backend: Backend) -> None:
     if backend.section.backend != "transformers" and backend.section.serve is None:
         pytest.skip("scripted engines hold nothing; vLLM's start is too long for this")

@@ -50,6 +50,7 @@ def alone(model: PreTrainedModel, engine: TransformersEngine, request: Request) 
     return tokens[: ends[0]] if ends else tokens
 
 
+@pytest.mark.slow
 def test_rows_that_come_and_go_write_what_they_would_write_alone(
     engine: TransformersEngine, model: PreTrainedModel
 ) -> None:

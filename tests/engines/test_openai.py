@@ -33,6 +33,7 @@ def section(url: str, **options: Any) -> EngineSection:
     )
 
 
+@pytest.mark.slow
 def test_a_served_model_answers_like_a_local_one(
     server: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_served_model_answers_like_a_local_one(
     assert all(request["body"]["top_k"] == 7 for request in seen)
 
 
+@pytest.mark.slow
 def test_what_a_server_has_taken_apart_is_put_together_and_is_told_whether_to_think(
     server: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -97,6 +99,7 @@ def test_what_a_server_has_taken_apart_is_put_together_and_is_told_whether_to_th
     assert told["messages"][1]["tool_calls"][0]["function"]["arguments"] == '{"far": 2}'
 
 
+@pytest.mark.slow
 def test_a_refused_request_fails_alone_and_never_shows_the_key(
     server: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

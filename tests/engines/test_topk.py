@@ -23,6 +23,7 @@ def test_the_most_likely_of_a_report_leave_the_given_token_out_where_it_is_not_a
     assert most_likely(report, 9)[0] == (5, 3, 4, 7)
 
 
+@pytest.mark.slow
 def test_top_k_scores_are_those_of_the_full_logits(tiny_model: Path, tmp_path: Path) -> None:
     """At full k they are the whole distribution: a sum of 1, and every token's own log-probability in it."""
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)

@@ -119,6 +119,7 @@ def test_a_refused_action_may_be_followed_by_another_and_two_in_a_row_lose(name:
     assert (second.done, second.valid, second.success, second.truncated) == (True, False, False, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GAMES)
 def test_it_validates_without_a_model(name: str) -> None:
     assert TextArena(name).validate() == []

@@ -56,6 +56,7 @@ def test_a_function_that_is_not_there_is_no_wrong_answer() -> None:
         check("missing")
 
 
+@pytest.mark.slow
 def test_sets_have_one_order_in_every_process() -> None:
     def order() -> list[str]:
         return list(asyncio.run(compute("tests.support.verifiers:order", seconds=2)))

@@ -43,6 +43,7 @@ def exported(store: Store, stage: str, folder: Path) -> list[dict]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_row_of_its_own_that_the_stage_trained_on_is_a_prompt_and_a_completion(
     done: Store, tmp_path: Path, stage: str
@@ -68,6 +69,7 @@ def test_every_row_of_its_own_that_the_stage_trained_on_is_a_prompt_and_a_comple
     assert all(0 < row["weight"] <= 1 for row in rows)
 
 
+@pytest.mark.slow
 def test_parquet_holds_the_same_rows(done: Store, tmp_path: Path) -> None:
     rows = exported(done, "critic-sft", tmp_path)
     assert nlac(done, "export", "critic-sft", str(tmp_path / "rows.parquet")).exit_code == 0

@@ -44,6 +44,7 @@ supervisor.stop()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["killed", "stopped"])
 def test_orphans_end_and_a_server_supervisor_ends_with_the_stack(tmp_path: Path, way: str) -> None:
     helper = PROJECT_ROOT / "tests" / "support" / "health_server.py"

@@ -60,6 +60,7 @@ def improve(
     return table(store, "refinement", "refinements").sort("round")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verdicts", "proposals", "choice", "rows", "distilled"),
     [
@@ -133,6 +134,7 @@ def test_the_refiner_and_the_choice_read_every_earlier_action_with_its_critique(
 LEAKING = "The critique says to go lower"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rewrites", "on_failure", "verdict", "thought", "status"),
     [
@@ -164,6 +166,7 @@ def test_a_refined_thought_that_leaks_is_rewritten_or_dropped_before_it_is_disti
     assert row["leak_after"] == 0 and row["distil"] == (status == "ok")
 
 
+@pytest.mark.slow
 def test_what_is_distilled_is_the_corrected_thought_with_the_refined_action(
     monkeypatch: pytest.MonkeyPatch, store: Store, make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -180,6 +183,7 @@ def test_what_is_distilled_is_the_corrected_thought_with_the_refined_action(
     assert not any("critique" in message["content"] for row in rows for message in row["prompt"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["fresh", "replayed"])
 def test_the_action_to_improve_is_sampled_anew_or_the_one_of_replay(
     store: Store, make_config: MakeConfig, action: str

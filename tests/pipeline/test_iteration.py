@@ -122,6 +122,7 @@ def test_leaking_thoughts_are_rewritten_or_dropped_and_descriptions_never_change
     assert rows.filter(verdict="clean")["attempts"].unique().to_list() == [0]
 
 
+@pytest.mark.slow
 def test_priorities_are_the_bound_on_the_kl_or_say_that_they_are_not(
     make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
@@ -214,6 +215,7 @@ def test_shared_parameters_follow_theirs(
     }
 
 
+@pytest.mark.slow
 def test_replay_never_sees_a_planted_eval_row(store: Store, make_config: Callable[..., Config]) -> None:
     config = make_config(replay={"transitions": 60})
     asyncio.run(run_stages(store, config, ("rollout",)))

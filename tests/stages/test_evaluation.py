@@ -50,6 +50,7 @@ def measure(make_config: Callable[..., Config], tmp_path: Path) -> Callable[...,
     return run
 
 
+@pytest.mark.slow
 def test_random_moves_win_the_number_game_as_often_as_chance_says(measure: Callable[..., Baseline]) -> None:
     # Six distinct of 20 numbers would win 30%; an invalid move ends some episodes early, repeats waste others.
     found = measure({"options": {"game": "GuessTheNumber-v0"}}, 40, rollout={"max_steps": 6})

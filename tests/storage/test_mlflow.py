@@ -62,6 +62,7 @@ def adapter(tmp_path: Path, name: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_an_iteration_is_one_run_with_a_child_a_stage(
     store: Store, bridge: Bridge, client: MlflowClient
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_finished_stage_carries_its_numbers_parameters_datasets_and_files(
     assert run_id in (bridge.url(run_id) or "")
 
 
+@pytest.mark.slow
 def test_a_committed_stage_that_mlflow_lacks_is_logged_once(
     store: Store, bridge: Bridge, client: MlflowClient
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_manifest_of_version_1_still_reads(tmp_path: Path) -> None:
     assert connect(Store(tmp_path)).sql("select count(*) from priorities").fetchall() == [(3,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.11, 0.23])
 def test_sigkill_at_any_instant_leaves_nothing_half_written(tmp_path: Path, delay: float) -> None:
     writer = subprocess.Popen(

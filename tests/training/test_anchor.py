@@ -196,6 +196,7 @@ def test_the_kl_is_a_mean_over_the_label_tokens_of_the_own_rows_alone(
         assert (gradient - seen[1][name]).norm() <= 1e-4 * gradient.norm()
 
 
+@pytest.mark.slow
 def test_a_larger_coefficient_keeps_the_model_closer_to_its_base(
     model_section: ModelSection, tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ def killed_after(steps: int) -> Callable[[StepRecord, int], None]:
     return on_step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["lora", "full"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_killed_training_that_goes_on_leaves_the_very_bytes_of_one_that_was_not(
@@ -217,6 +218,7 @@ def test_a_checkpoint_that_can_not_be_read_is_refused_by_name(
         run(model_section, tmp_path / "out", checkpoint=tmp_path / "a.pt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["lora", "full"])
 def test_gradient_checkpointing_trains_alike_with_less_kept(
     model_section: ModelSection, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch

@@ -62,6 +62,7 @@ def test_the_same_inputs_give_the_same_bytes(model_section: ModelSection, tmp_pa
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_update_reaches_the_next_forward_pass(
     model_section: ModelSection, tmp_path: Path, dtype: str
