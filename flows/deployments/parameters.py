@@ -7,12 +7,13 @@ from pydantic import Field
 from schemas.config import Config
 from schemas.load import load_config
 from storage.store import Store
+from tasks.algorithms import ALGORITHMS
 from tasks.pipeline.iterations import config_path, next_iteration
 
 RunName = Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Iteration = Annotated[int | None, Field(ge=0)]
 Seed = Annotated[int | None, Field(ge=0)]
-AlgorithmName = Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+AlgorithmName = Annotated[str | None, Field(json_schema_extra={"enum": [*ALGORITHMS, None]})]
 
 
 def latest_iteration(store: Store, run: str) -> int:

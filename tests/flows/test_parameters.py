@@ -1,13 +1,18 @@
 """The configuration and the iteration that a deployment's parameters mean."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import ValidationError, validate
 
+from flows.deployments.iteration import iteration, training
 from flows.deployments.parameters import resolve
 from schemas.config import Config, ReplaySection
 from schemas.load import load_config
 from storage.store import Store
+from tasks.algorithms import ALGORITHMS
 from tasks.pipeline.iterations import begin_iteration, finish_iteration
 
 
@@ -51,3 +56,13 @@ def test_a_named_configuration_wins_over_the_one_that_was_begun(store: Store, tm
     (tmp_path / "own.yaml").write_text("run: mine\nseed: 3")
     chosen, number = resolve(store, None, str(tmp_path / "own.yaml"), None, None, stage_alone=False)
     assert (chosen.seed, number) == (3, 0) and chosen.replay == Config().replay
+
+
+@pytest.mark.parametrize("deployment", [iteration, training])
+def test_prefect_refuses_an_algorithm_that_the_registry_does_not_hold(deployment: Any) -> None:
+    schema = parameter_schema(deployment.fn).model_dump()
+    assert schema["properties"]["algorithm"]["enum"] == [*ALGORITHMS, None]
+    given = {"iterations": 1} if deployment is training else {}
+    validate({**given, "algorithm": "nlql"}, schema, raise_on_error=True)
+    with pytest.raises(ValidationError, match="'sarsa' is not one of"):
+        validate({**given, "algorithm": "sarsa"}, schema, raise_on_error=True)
