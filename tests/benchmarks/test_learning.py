@@ -24,7 +24,7 @@ from storage.store import Store
 from tasks.environments.frozen_lake.word_model import make_word_model
 
 HALF = 12  # of the proof's 18 iterations
-FIRST = 3  # of the chain's 8
+FIRST = 2  # of the chain's 8
 
 
 def half_checks(measured: list[Measured]) -> list[Check]:
