@@ -73,7 +73,10 @@ def test_uniform_actions_are_legal_and_said_to_be_uniform(
 ) -> None:
     config = lake(rollout={"episodes": 40, "first_episodes": 40, "exploration": 0.5, "uniform_until": 1})
     environment = config.environment
-    played = [iterate(config)[0].committed.scan("transitions").collect() for _ in range(2)]
+    stages = [{r.committed.manifest.stage: r.committed for r in iterate(config)} for _ in range(2)]
+    played = [made["rollout"].scan("transitions").collect() for made in stages]
+    evaluated = stages[1]["evaluation"].scan("transitions").collect()
+    assert "uniform" not in set(evaluated["policy_version"]), "an evaluation does not explore"
     assert set(played[0]["policy_version"]) == {"uniform"} and played[0]["action_valid"].all()
     assert played[0]["generation"].is_null().all()
     uniform = played[1].filter(pl.col("policy_version") == "uniform")

@@ -66,11 +66,12 @@ def test_a_committed_folder_is_never_overwritten(tmp_path: Path) -> None:
 
 def test_a_folder_not_yet_named_current_is_found_and_adopted(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    made = commit_rows(store, "critic-sft", 0, {"priorities": rows(3)})
+    commit_rows(store, "critic-sft", 0, {"priorities": rows(3)})
+    again = commit_rows(store, "critic-sft", 0, {"priorities": rows(3)}, attempt=2)
     (store.iteration_dir("trial", 0) / "current.json").unlink()  # the process died between rename and naming
     assert store.committed("trial", "critic-sft", 0) is None
-    found = store.find(KEY, made.manifest.fingerprint)
-    assert found is not None
+    found = store.find(KEY, again.manifest.fingerprint)
+    assert found is not None and found.manifest.attempt == 2, "the newest attempt"
     store.adopt(found)
     assert store.committed("trial", "critic-sft", 0) == found
 
