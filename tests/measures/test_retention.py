@@ -1,4 +1,4 @@
-"""Keeping what the model knew: general chat in training, the retention check, stopping at the evaluation peak."""
+"""Keeping what the model knew: general chat in training, and the retention check."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from schemas.config import AnchorSection, Config
 from schemas.frames import to_frame
 from schemas.load import ConfigError
-from schemas.rows import Evaluation, Retention
+from schemas.rows import Retention
 from storage.store import Store
 from tasks.algorithms import algorithm_of
 from tasks.datasets.chats import (
@@ -29,13 +29,11 @@ from tasks.engines.request_journal import RequestJournal
 from tasks.measures.retention import divergence, measure_retention, retention_metrics
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.decision import decide, resolve_inputs
-from tasks.pipeline.early_stopping import should_stop, stop_reason
 from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs
 from tasks.pipeline.registry import STAGES
 from tasks.runtime.context import StageContext, stage_context
 from tasks.runtime.stage import Inputs, Output
 from tasks.training.adapters import adapter_digest
-from tests.support.committed import commit_rows
 from tests.support.iterations import Iterate
 
 MODEL_POLICY = {
@@ -300,43 +298,3 @@ def test_a_line_may_hold_more_and_end_anywhere_in_a_dialogue(tmp_path: Path) -> 
     (conversation,) = load_conversations(file)
     assert (conversation.line, conversation.answer) == (2, "d")
     assert [m["content"] for m in conversation.messages] == ["be brief", "a", "b", "c"]
-
-
-# --- stopping at the peak
-
-
-@pytest.mark.parametrize(
-    ("rates", "patience", "stops"),
-    [
-        ([], 1, False),
-        ([0.2], 1, False),
-        ([0.2, 0.5, 0.4], 1, True),
-        ([0.2, 0.5, 0.4], 2, False),
-        ([0.2, 0.5, 0.4, 0.5], 2, True),  # as good is not better
-        ([0.2, 0.5, 0.4, 0.6], 2, False),
-        ([0.9, 0.1, 0.2, 0.3], 3, True),  # better than the last, not than the best
-        ([0.9, 0.1, 0.2, 0.3], None, False),
-        ([0.0, None, None], 2, True),
-        ([None, 0.0], 1, False),
-    ],
-)
-def test_training_stops_after_evaluations_without_a_better_one_than_the_best(
-    rates: list[float | None], patience: int | None, stops: bool
-) -> None:
-    assert should_stop(rates, patience) is stops
-
-
-def test_the_reason_names_the_best_iteration_and_only_evaluated_ones_count(
-    make_config: Callable[..., Config], store: Store
-) -> None:
-    for iteration, rate in ((0, 0.25), (2, 0.5), (4, 0.25), (6, 0.5)):
-        row = Evaluation(
-            run="trial", iteration=iteration, policy_version="p", environment="e", episodes=4, failed_episodes=0,
-            successes=round(4 * rate), success_rate=rate,
-        )  # fmt: skip
-        commit_rows(store, "evaluation", iteration, {"evaluations": [row]}, run="trial")
-    patient = make_config(evaluation={"patience": 2})
-    assert stop_reason(store, patient, 0) is None and stop_reason(store, patient, 6) is None
-    reason = stop_reason(store, patient, 7)
-    assert reason and "before iteration 7" in reason and "iteration 2 holds the best policy" in reason
-    assert stop_reason(store, make_config(), 7) is None
