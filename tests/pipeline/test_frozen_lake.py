@@ -77,6 +77,8 @@ def test_uniform_actions_are_legal_and_said_to_be_uniform(
     played = [made["rollout"].scan("transitions").collect() for made in stages]
     evaluated = stages[1]["evaluation"].scan("transitions").collect()
     assert "uniform" not in set(evaluated["policy_version"]), "an evaluation does not explore"
+    fresh = stages[1]["critique"].scan("critiques").collect()["action_generation"]
+    assert fresh.struct.field("seed").null_count() == 0, "nor does an action to improve"
     assert set(played[0]["policy_version"]) == {"uniform"} and played[0]["action_valid"].all()
     assert played[0]["generation"].is_null().all()
     uniform = played[1].filter(pl.col("policy_version") == "uniform")
