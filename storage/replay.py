@@ -1,8 +1,8 @@
 """Prioritised experience replay (Schaul et al. 2016, arXiv 1511.05952) over committed tables.
 
 P(i) = (p_i + eps)^alpha / sum_j (p_j + eps)^alpha, drawn with replacement. The weights are (N P(i))^-beta, divided by
-their maximum over the draw. Only rows with `split = 'train'` are read. A transition not yet scored gets the largest
-known priority.
+their maximum over the draw. Only rows with `split = 'train'` are read. A transition not yet drawn gets the largest
+known priority. A drawn one has a priority in any case: one whose target could not be scored has one that decays.
 
 Per transition, 8 bytes of its id's hash and some floats are in memory, so that ten million fit. The ids of the drawn
 rows are read afterwards. Two of n ids share a hash, and so a priority, with probability n^2 / 2^65 (3e-6 for ten
@@ -127,16 +127,14 @@ def _array(values: pl.Series) -> np.ndarray:
 
 
 def latest_priorities(priorities: pl.LazyFrame) -> tuple[str | None, LatestValueIndex]:
-    """What the newest scores measure, and the newest score of each transition by the hash of its id.
+    """What the newest priorities measure, and the newest one of each transition by the hash of its id.
 
-    Rows whose score is of another kind than the newest iteration's count as not yet scored: a bound on the KL and a
-    negative log-likelihood are not comparable.
+    Rows of every status count. Rows whose priority is of another kind than the newest iteration's count as not yet
+    scored: a bound on the KL and a negative log-likelihood are not comparable.
     """
-    scored = (
-        priorities.filter(pl.col("status") == "ok")
-        .select(ID_HASH, pl.col("iteration").cast(pl.Int32), "priority", pl.col("priority_kind").cast(KINDS))
-        .collect(engine="streaming")
-    )
+    scored = priorities.select(
+        ID_HASH, pl.col("iteration").cast(pl.Int32), "priority", pl.col("priority_kind").cast(KINDS)
+    ).collect(engine="streaming")
     if not scored["iteration"].is_sorted():
         scored = scored.sort("iteration", maintain_order=True)
     newest = scored.filter(pl.col("iteration") == pl.col("iteration").last())

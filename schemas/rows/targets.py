@@ -133,16 +133,23 @@ class CorrectedTarget(Row):
 
 
 class Priority(Row):
-    """The critic's loss on one transition, scored once before the stage's first update."""
+    """The critic's loss on one drawn transition, scored once before the stage's first update. Where no target of it
+    could be scored, `status` says why, and the priority is half of the one it was drawn with."""
 
     TABLE: ClassVar[str] = "priorities"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     transition_id: str = Field(description="-> transitions")
     priority: float = Field(
-        description="p_i = max(0, mean log p_B - log p_theta), or the NLL (priority_kind)"
+        description="p_i = max(0, mean log p_B - log p_theta), or the NLL (priority_kind); where status is not 'ok', "
+        "half of the priority it was drawn with, or of the largest measured in this iteration if that is less"
+    )  # fmt: skip
+    priority_kind: PriorityKind = Field(
+        description="kl_bound, or nll where B has no log-probabilities; that of this iteration's scores, also where "
+        "status is not 'ok'"
+    )  # fmt: skip
+    critic_logprob: float | None = Field(
+        None, description="mean log p_theta over description tokens; NULL: not scored"
     )
-    priority_kind: PriorityKind = Field(description="kl_bound, or nll where B has no log-probabilities")
-    critic_logprob: float = Field(description="mean log p_theta over description tokens")
     backup_logprob: float | None = Field(
         None, description="mean log p_B over description tokens; with several draws, of the log of the mean p_B over "
         "the draws"

@@ -3,7 +3,8 @@ only (s, a).
 
 Loss of a batch: mean over critic rows of w * NLL + mean over policy rows of NLL, NLL per token of the
 completion. Before the first update every target is scored: p_i = max(0, mean over description tokens of
-log p_B - log p_theta), the priorities of the next draws. After every step the target parameters follow (EMA).
+log p_B - log p_theta), the priorities of the next draws. Uniform replay (`replay.alpha: 0`) needs none: nothing is
+scored, and table `priorities` is empty. After every step the target parameters follow (EMA).
 """
 
 import numpy as np
@@ -25,6 +26,7 @@ from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
 from tasks.runtime.stage import Bound, Inputs, Output, Stage
 from tasks.training.fine_tuning import Source, fine_tune, nothing_to_train, training_steps
+from tasks.training.records import TrainingResult
 
 
 async def critic_sft(ctx: StageContext) -> Output:
@@ -37,48 +39,55 @@ async def critic_sft(ctx: StageContext) -> Output:
     refinements = ctx.inputs.rows("refinements")
     ids = [row.transition_id for row in (*targets, *refinements)]
     transitions = load_drawn(ctx.inputs, ids)
-    main = Source(
-        "corrected_targets", critic_examples(ctx, targets, ctx.inputs.rows("replay_samples"), transitions)
-    )
+    samples: list[ReplaySample] = ctx.inputs.rows("replay_samples")
+    main = Source("corrected_targets", critic_examples(ctx, targets, samples, transitions))
     if not main.examples:
         raise nothing_to_train("corrected targets", targets)
     if refinements:
         other = Source("refinements", refined_examples(ctx, refinements, transitions))
     else:
         other = Source("transitions", drawn_examples(ctx, transitions.values()))
-    trained = await fine_tune(ctx, section="critic", main=main, other=other, moves_target=True)
-    priorities = measure_priorities(ctx, targets, trained.result.scores)
+    prioritised = ctx.config.replay.alpha > 0
+    trained = await fine_tune(
+        ctx, section="critic", main=main, other=other, moves_target=True, scores=prioritised
+    )
+    metrics, priorities = trained.metrics, list[Priority]()
+    if prioritised:
+        priorities = measure_priorities(ctx, samples, targets, trained.result)
+        metrics = {**metrics, "mean_priority": _mean([p.priority for p in priorities])}
     return Output(
         tables={"training_rows": trained.rows, "training_steps": trained.steps, "priorities": priorities},
         rows_in=len(targets),
         adapters={"critic": "adapter", "target": "target"},
-        metrics={
-            **trained.metrics,
-            "mean_priority": sum(p.priority for p in priorities) / max(len(priorities), 1),
-        },
+        metrics=metrics,
     )
 
 
 def measure_priorities(
-    ctx: StageContext, targets: list[CorrectedTarget], scores: dict[str, tuple[float, ...]]
+    ctx: StageContext, samples: list[ReplaySample], targets: list[CorrectedTarget], trained: TrainingResult
 ) -> list[Priority]:
-    """p_i of every transition whose target was scored; several targets of one transition are averaged.
+    """p_i of every drawn transition; several scored targets of one transition are averaged.
 
     p_i = max(0, (log mean_j p_B(d | s, a, r, s', a'_j, d'_j) - log p_theta(d | s, a)) / description tokens), with the
     label's thought before d on both sides. In expectation over labels it bounds the KL from above, and less
     loosely the larger J is (Yin & Zhou 2018, arXiv 1805.11183: d was written from one of the J it is averaged over).
     J = 1 (or a terminal one) is the mean over tokens of log p_B - log p_theta. Without p_B: -log p_theta / tokens.
 
+    A transition none of whose targets was scored gets half of what it was drawn with, so that it is drawn less often
+    each time, and never quite stops being drawn (`replay.epsilon`).
+
     Args:
         ctx: names the run and iteration.
+        samples: the iteration's draw.
         targets: rows with log p_B of their description's tokens, or without (an engine that can't score).
-        scores: corrected_id -> log p_theta of the same tokens.
+        trained: log p_theta of the same tokens by corrected_id, and which rows were too long.
     """
+    scores = trained.scores
     by_transition: dict[str, list[CorrectedTarget]] = {}
     for target in targets:
         if scores.get(target.corrected_id):
             by_transition.setdefault(target.transition_id, []).append(target)
-    rows = []
+    rows: list[Priority] = []
     for transition_id, group in by_transition.items():
         critic = _mean([_mean(scores[t.corrected_id]) for t in group])
         backed = [_backup_loglikelihood(t) / len(scores[t.corrected_id]) for t in group if t.backup_logprobs]
@@ -96,7 +105,32 @@ def measure_priorities(
                 backup_draws=max(len(t.backup_draw_logprobs or [0]) for t in group) if bound else None,
             )
         )
+    largest, kind = max(row.priority for row in rows), rows[0].priority_kind  # without a row nothing trains
+    faults = {t.transition_id: _fault(t, trained.too_long) for t in targets}
+    for sample in {s.transition_id: s for s in samples if s.transition_id not in by_transition}.values():
+        status, error = faults.get(
+            sample.transition_id, ("target_failed", "its backup failed (bellman_targets)")
+        )
+        rows.append(
+            Priority(
+                run=ctx.config.run,
+                iteration=ctx.iteration,
+                status=status,
+                error=error,
+                transition_id=sample.transition_id,
+                priority=min(sample.priority, largest) / 2,
+                priority_kind=kind,
+                description_tokens=0,
+            )
+        )
     return rows
+
+
+def _fault(target: CorrectedTarget, too_long: dict[str, str]) -> tuple[str, str | None]:
+    """Why a target was not scored: status and error."""
+    if target.status != "ok":
+        return target.status, target.error
+    return "too_long", too_long.get(target.corrected_id, "its description has no token")
 
 
 def _backup_loglikelihood(target: CorrectedTarget) -> float:
@@ -137,7 +171,7 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
 
 STAGE = Stage(
     name="critic-sft",
-    version=4,
+    version=5,
     pool="training",
     reads=(CorrectedTarget, ReplaySample, Refinement, Transition),
     writes=(TrainingRow, TrainingStep, Priority),
@@ -149,6 +183,7 @@ STAGE = Stage(
         "parameters",
         "backup",
         "anchor",
+        "replay.alpha",
         "roles.policy.tool_calls",
         "roles.policy.max_tokens",
         "roles.predict.max_tokens",

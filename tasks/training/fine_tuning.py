@@ -43,6 +43,7 @@ async def fine_tune(
     main: Source,
     other: Source | None = None,
     moves_target: bool,
+    scores: bool = True,
 ) -> Trained:
     """Train from `inputs.adapters["start"]`; leaves adapter, target and optimizer state in the workspace.
 
@@ -52,6 +53,7 @@ async def fine_tune(
         main: the stage's own rows.
         other: rows of the other role, mixed in by the section's share.
         moves_target: whether the target parameters follow these steps.
+        scores: whether the scored segments of its own rows are scored before the first step.
 
     Raises:
         StageFailed: no valid row, or the training failed; no adapter is written.
@@ -92,6 +94,7 @@ async def fine_tune(
         anchor=ctx.config.anchor,
         trainer=ctx.config.trainer,
         checkpoint=workspace.checkpoint,
+        scores=scores,
     )
 
     def run() -> TrainingResult:

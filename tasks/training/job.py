@@ -48,3 +48,4 @@ class TrainingJob:
     anchor: AnchorSection = field(default_factory=AnchorSection)
     trainer: TrainerSection = field(default_factory=TrainerSection)
     checkpoint: Path | None = None  # file to resume from if it exists, kept up to date until the end
+    scores: bool = True  # whether its own rows' scored segments are scored before the first step

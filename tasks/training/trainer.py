@@ -28,9 +28,9 @@ from tasks.training.trainable import Trainable, make_trainable, target_tensors
 def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> TrainingResult:
     """Fine-tune an adapter, or the whole model, on completions; writes it with target and optimizer state.
 
-    Scores are taken first, with the parameters the stage starts from. The same job gives the same bytes on the same
-    machine (on CUDA up to the kernels' own order of summation), also when it was killed and resumed from its
-    checkpoint.
+    Scores are taken first (where `job.scores`), with the parameters the stage starts from. The same job gives the same
+    bytes on the same machine (on CUDA up to the kernels' own order of summation), also when it was killed and resumed
+    from its checkpoint.
 
     Args:
         job: what to train, on what.
@@ -69,7 +69,7 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
     # peft casts each adapter's input to the adapter's float32, and autocast would only cast it back.
     with disable_input_dtype_casting(trainable.model):
         if not state.restore():
-            state.scores = _scores(trainable, own, size)
+            state.scores = _scores(trainable, own, size) if job.scores else {}
         for record in state.steps:
             on_step(record, len(plan))
         for number in range(len(state.steps), len(plan)):

@@ -1,7 +1,7 @@
 """The backup: token_kl's top-k, draws of (a', d') and the priorities made of them, language discounting."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import log
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 
 from schemas.config import Config
 from schemas.load import ConfigError
-from schemas.rows import CorrectedTarget, Priority
+from schemas.rows import CorrectedTarget, Priority, ReplaySample
 from storage.store import Store
 from tasks.algorithms.nlac import NLAC
 from tasks.engines.protocol import Request, ScoreRequest, Scores
@@ -21,6 +21,7 @@ from tasks.runtime.context import stage_context
 from tasks.runtime.stage import Inputs, StageFailed
 from tasks.stages.critic_sft import measure_priorities
 from tasks.text.discounting import Discounting, measure_discounting
+from tasks.training.records import TrainingResult
 from tests.support.rules import number_game, role_of
 
 MakeConfig = Callable[..., Config]
@@ -71,11 +72,27 @@ def label(name: str, transition: str, **scored: Any) -> CorrectedTarget:
     )  # fmt: skip
 
 
+def sample(number: int, transition: str, priority: float) -> ReplaySample:
+    return ReplaySample(
+        run="trial", iteration=0, sample_id=str(number), transition_id=transition, draw=number, priority=priority,
+        scored=False, probability=0.1, weight=1.0,
+    )  # fmt: skip
+
+
 def priorities(
-    targets: list[CorrectedTarget], scores: dict[str, tuple[float, ...]], at: Path
+    targets: list[CorrectedTarget],
+    scores: dict[str, tuple[float, ...]],
+    at: Path,
+    *,
+    drawn: Sequence[ReplaySample] = (),
+    too_long: dict[str, str] | None = None,
 ) -> dict[str, Priority]:
     ctx = stage_context(Config(), NLAC, "critic-sft", Inputs(), at)
-    return {row.transition_id: row for row in measure_priorities(ctx, targets, scores)}
+    trained = TrainingResult([], scores, {}, {}, {}, too_long or {}, None)
+    samples = [*drawn, *(sample(n, t.transition_id, 9.0) for n, t in enumerate(targets))]
+    found = measure_priorities(ctx, samples, targets, trained)
+    assert len({row.transition_id for row in found}) == len(found)
+    return {row.transition_id: row for row in found}
 
 
 def test_priorities_by_hand(tmp_path: Path) -> None:
@@ -111,6 +128,31 @@ def test_a_backup_by_a_model_with_other_tokens_is_averaged_over_the_critics(tmp_
     # log p_B(d) = -2 in four tokens of its own, log p_theta(d) = -6 in two of the critic's
     found = priorities([label("1", "t", backup_logprobs=[-0.5] * 4)], {"1": (-3.0, -3.0)}, tmp_path)
     assert found["t"].priority == pytest.approx(2.0)
+
+
+def test_every_drawn_transition_gets_a_row_and_one_without_a_score_a_priority_that_falls(
+    tmp_path: Path,
+) -> None:
+    targets = [
+        label("1", "scored", backup_logprobs=[-0.5]),
+        label("2", "dropped", status="row_dropped", error="leaks"),
+        label("3", "once scored", status="score_failed", error="refused"),
+        label("4", "once scored", backup_logprobs=[-0.5]),
+        label("5", "long", backup_logprobs=[-0.5]),
+    ]
+    drawn = [sample(7, "no target", 1.0), sample(8, "no target", 1.0), sample(9, "dropped", 50.0)]
+    scores = {"1": (-4.5,), "4": (-2.5,)}
+    found = priorities(targets, scores, tmp_path, drawn=drawn, too_long={"5": "600 tokens"})
+    assert {name: (row.status, row.priority) for name, row in found.items()} == {
+        "scored": ("ok", pytest.approx(4.0)),
+        "once scored": ("ok", pytest.approx(2.0)),
+        "no target": ("target_failed", 0.5),  # half of what it was drawn with
+        "dropped": ("row_dropped", pytest.approx(2.0)),  # half of the largest measured now
+        "long": ("too_long", pytest.approx(2.0)),
+    }
+    assert {row.priority_kind for row in found.values()} == {"kl_bound"}
+    assert (found["dropped"].error, found["long"].error) == ("leaks", "600 tokens")
+    assert found["no target"].critic_logprob is None and found["no target"].description_tokens == 0
 
 
 # --- draws of (a', d')

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from schemas.config import Config
 from storage.store import Committed, Store
 from tasks.algorithms.nlac import NLAC
+from tasks.engines.protocol import Request
 from tasks.pipeline.decision import resolve_inputs
 from tasks.pipeline.runner import run_stage
 from tasks.runtime.lineage import Resolver
@@ -17,8 +18,15 @@ from tasks.runtime.stage import StageFailed
 from tests.support.committed import commit_rows, table
 from tests.support.iterations import Iterate
 from tests.support.rows import episode, transitions
+from tests.support.rules import number_game, role_of
 
 MakeConfig = Callable[..., Config]
+
+
+def falls_silent(request: Request) -> str:
+    """The number game's player, whose backup writes nothing now and then."""
+    silent = role_of(request) == "bootstrap" and request.sampling.seed % 2
+    return "" if silent else number_game(request)
 
 
 def commit_rollout(store: Store, config: Config, iteration: int) -> Committed:
@@ -88,8 +96,10 @@ def test_transitions_of_other_runs_join_the_pool_under_their_own_ids(
     of_other = samples.filter(pl.col("transition_id").str.starts_with("other/"))
     assert 0 < of_other.height < 60
     # the later stages of the critic find them
-    scored = run(store, config, "cot-correction", "critic-sft").scan("priorities").collect()
-    assert set(scored["transition_id"]) == set(samples["transition_id"])
+    trained = run(store, config, "cot-correction", "critic-sft")
+    assert trained.manifest.tables["training_rows"].rows >= 60
+    assert trained.manifest.tables["priorities"].rows == 0, "uniform replay needs none"
+    assert "mean_priority" not in trained.manifest.metrics
 
 
 def test_a_run_that_can_not_be_mixed_in_is_named_with_its_field(
@@ -132,6 +142,26 @@ def test_a_whole_iteration_over_two_runs_names_the_inputs_of_both(
         assert inputs["other/rollout@00000.transitions"] == digest["other"], stage
     improved = done["refinement"].scan("refinements").filter(pl.col("distil")).collect()
     assert improved["transition_id"].str.starts_with("other/").any()
+
+
+def test_a_drawn_transition_whose_target_failed_has_a_priority_too(
+    store: Store, make_config: MakeConfig
+) -> None:
+    config = make_config(rules="tests.stages.test_replay_draw:falls_silent", replay={"transitions": 40})
+    failed = run(store, config, "rollout", "bellman-targets").scan("bellman_targets").collect()
+    assert (failed["status"] == "backup_failed").any()
+    found = run(store, config, "cot-correction", "critic-sft").scan("priorities").collect()
+    assert (
+        set(found["transition_id"]) == set(failed["transition_id"])
+        and found["transition_id"].is_unique().all()
+    )
+    usable = set(failed.filter(status="ok")["transition_id"])
+    by_status = (
+        found.with_columns(usable=pl.col("transition_id").is_in(usable)).select("status", "usable").unique()
+    )
+    assert set(by_status.rows()) == {("ok", True), ("target_failed", False)}
+    lost = found.filter(status="target_failed")
+    assert set(lost["priority"]) == {0.5} and lost["critic_logprob"].is_null().all(), "drawn with 1"
 
 
 def test_a_draw_by_priority_weighs_the_loss_of_its_row(

@@ -98,6 +98,24 @@ def test_the_newest_score_counts_and_kinds_do_not_mix() -> None:
         assert found == [1.0, pytest.approx(np.nan, nan_ok=True), 2.0, pytest.approx(np.nan, nan_ok=True)]
 
 
+def test_a_target_that_always_fails_is_drawn_less_each_time_and_never_not_at_all() -> None:
+    """a's target fails whenever it is drawn; the others keep the priority 4."""
+    rows, shares = [(i, 0, 4.0, "kl_bound") for i in "bcd"], []
+    for iteration in range(1, 12):
+        draw = draw_replay(
+            FOUR, priorities(rows), count=2000, alpha=1.0, beta=0.4, epsilon=0.05, seed=iteration
+        )
+        shares.append(draw.ids.count("a") / 2000)
+        drawn_with = dict(zip(draw.ids, draw.priority, strict=True))["a"]
+        rows.append(("a", iteration, drawn_with / 2, "kl_bound"))
+        failed = priorities(rows).with_columns(status=pl.lit("target_failed"))
+        assert latest_priorities(failed)[1].of(pl.Series(["a"]).hash().to_numpy()).tolist() == [
+            drawn_with / 2
+        ]
+    assert shares[0] == pytest.approx(1 / 4, abs=0.04) and shares[-1] == pytest.approx(0.05 / 12, abs=0.006)
+    assert shares[-1] > 0
+
+
 def test_the_last_value_of_a_key_counts_also_where_keys_share_a_slot() -> None:
     # keys 0..9999 are no hashes: many share a slot, so further tables are needed
     keys = np.tile(np.arange(10_000, dtype=np.uint64), 3)
