@@ -3,8 +3,10 @@
     python -m benchmarks.learning.ablations [--variant no-ema --variant priorities]
 
 Runs are those of `benchmarks.learning.learning_curve` with one section of the configuration changed. A run that is
-there already is not repeated. The whole algorithm is the runs of `make learn`. Figures are means over the last three
-iterations, then over seeds, with the smallest and the largest seed. They have no bars, and go to
+there already is not repeated. The whole algorithm is the runs of `make learn`. Priorities are the critic's NLL where
+the backup's rules don't score, and the bound on the KL where they do (`priorities-kl`). Rules write one text alone, so
+the bound differs from the NLL only with several draws of (a', d') (`backup.draws`). Figures are means over the last
+three iterations, then over seeds, with the smallest and the largest seed. They have no bars, and go to
 benchmarks/out/ablations.json.
 """
 
@@ -22,11 +24,20 @@ from benchmarks.learning.lake_run import Job, Measured
 from benchmarks.learning.learning_curve import CORES, SEEDS, Processes, final, job, run_job
 
 DATA = OUT / "ablations"
+PRIORITIES = {"replay": {"alpha": 0.6, "beta": 0.4}}
 VARIANTS: dict[str, dict[str, Any]] = {
     "k=1": {"improvement": {"futures": 1}},
     "m=1": {"improvement": {"rounds": 1}},
     "no-ema": {"target": {"tau": 1.0}},
-    "priorities": {"replay": {"alpha": 0.6, "beta": 0.4}},
+    "priorities": PRIORITIES,
+    "priorities-kl": {
+        **PRIORITIES,
+        "backup": {"draws": 4},
+        "engines": {
+            "backup": {"backend": "scripted", "rules": "tasks.environments.frozen_lake.roles:backup"}
+        },
+        "roles": {"bootstrap": {"engine": "backup"}},
+    },
     "no-bootstrap": {"backup": {"draws": 0}},
 }
 Variant = StrEnum("Variant", {name: name for name in ("whole", *VARIANTS)})

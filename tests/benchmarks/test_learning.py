@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.checks import Check, check, finish
+from benchmarks.learning.ablations import VARIANTS
 from benchmarks.learning.baselines import baseline_figures, baseline_jobs
 from benchmarks.learning.chain import PATH, Arrivals, chain_arrivals
 from benchmarks.learning.lake_run import CONFIG, Measured, configure
@@ -22,6 +23,7 @@ from benchmarks.learning.learning_curve import (
 from schemas.load import load_config
 from storage.store import Store
 from tasks.environments.frozen_lake.word_model import make_word_model
+from tasks.pipeline.iterations import run_stages
 
 HALF = 12  # of the proof's 18 iterations
 FIRST = 2  # of the chain's 8
@@ -63,6 +65,27 @@ def test_the_outcome_travels_one_step_back_an_iteration(tmp_path: Path) -> None:
     shown = run_chain(tmp_path)
     assert shown.iterations == [1, 2, 3, 4, 5, 6, 7, 8]
     assert len(shown.losses) == 8 and max(shown.losses) < 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("variant", "kind"), [("priorities", "nll"), ("priorities-kl", "kl_bound")])
+def test_the_ablation_of_priorities_is_told_by_their_kind(variant: str, kind: str, tmp_path: Path) -> None:
+    changes = VARIANTS[variant]
+    sizes = {
+        "rollout": {"first_episodes": 8},
+        "replay": {**changes["replay"], "transitions": 40},
+        "critic": {"epochs": 1},
+    }
+    one = job("trial", 0, 1, tmp_path, **{**changes, **sizes})
+    config = configure(one, make_word_model(tmp_path / "model", 0))
+    store = Store(tmp_path / "data")
+    made = asyncio.run(
+        run_stages(store, config, ["rollout", "bellman-targets", "cot-correction", "critic-sft"])
+    )
+    rows = made.scan("priorities").collect()
+    assert set(rows["priority_kind"]) == {kind}
+    if kind == "kl_bound":
+        assert set(rows["backup_draws"].drop_nulls()) & {2, 3, 4}, "usable draws of (a', d')"
 
 
 def _run(sampled: float, **figures: float) -> list[Measured]:

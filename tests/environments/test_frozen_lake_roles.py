@@ -10,7 +10,7 @@ from tasks.chat.messages import Message
 from tasks.engines.protocol import Request, Sampling, ScoreRequest
 from tasks.engines.scripted import capabilities, load_rules
 from tasks.environments.frozen_lake import FrozenLake
-from tasks.environments.frozen_lake.roles import evaluator, rules
+from tasks.environments.frozen_lake.roles import backup, evaluator, rules
 from tasks.environments.frozen_lake.text import read_future, read_observation
 from tasks.environments.frozen_lake.verdict import judged_optimal, optimal_probability
 from tasks.prompting.role_prompts import Attempt
@@ -62,6 +62,23 @@ def test_the_backup_is_the_next_cell_and_the_rest_one_step_longer(
     reward: float, following: str, future: str | None, description: str
 ) -> None:
     assert write_backup(reward, following, future) == f"Future: {description}"
+
+
+def test_the_backup_that_scores_is_certain_of_what_it_writes() -> None:
+    shown = {
+        "state": STATE, "action_text": "Action: right", "reward": 0.0, "next_observation": NEXT, "terminal": False,
+        "next_action": "Action: down", "next_future": "goal now",
+    }  # fmt: skip
+    messages = prompt("bootstrap", **shown)
+    assert backup(Request(messages, Sampling())) == "Future: to r0c1 then goal n2"
+    assert capabilities(backup).scoring
+    written, other = (
+        backup.score(ScoreRequest(messages, ("Future:", f" {text}"))).segments
+        for text in ("to r0c1 then goal n2", "to r0c1 then hole n2")
+    )
+    assert written == ((0.0,), (0.0,)) and other[0] == (0.0,) and other[1][0] < -20
+    with pytest.raises(ValueError, match="descriptions alone"):
+        backup.score(ScoreRequest(prompt("correct_target", privileged="", thought=""), ("", "")))
 
 
 def evaluate(futures: list[str]) -> str:

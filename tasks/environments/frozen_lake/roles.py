@@ -2,7 +2,7 @@
 
 They replace a language model that plays these roles untrained. `rules` reads only the text of its prompt and never
 plans on the map: all it knows of the future is what the successor wrote or a rollout showed. `evaluator` is the same
-with a graded verdict.
+with a graded verdict, and `backup` the same with log-probabilities of descriptions.
 """
 
 import re
@@ -72,6 +72,39 @@ class Evaluator:
 
 
 evaluator = Evaluator()
+
+
+class Backup:
+    """The same rules with scores: the description that they write has probability 1, another one nearly none.
+
+    Use it for the role bootstrap only, for the same reason. With several draws of (a', d') the mean over them is the
+    share of the draws that lead to a description.
+    """
+
+    NEARLY_NONE = 1e-9
+
+    def __call__(self, request: Request) -> str:
+        return rules(request)
+
+    def score(self, request: ScoreRequest) -> Scores:
+        """Log-probability of a description; what stands before it has probability 1.
+
+        Raises:
+            ValueError: the request is for another role.
+        """
+        system, prompt = request.messages[0]["content"], request.messages[-1]["content"]
+        if prompt.partition("\n")[0] != "back up":
+            raise ValueError(
+                "these rules score descriptions alone; give other roles an engine of their own (rules: "
+                "tasks.environments.frozen_lake.roles:rules)"
+            )
+        *before, description = request.segments
+        written = _back_up(system, prompt, 0).removeprefix("Future:")
+        probability = 1.0 if description.strip() == written.strip() else self.NEARLY_NONE
+        return Scores((*((0.0,) for _ in before), (log(probability),)))
+
+
+backup = Backup()
 
 
 def _back_up(system: str, prompt: str, seed: int) -> str:
