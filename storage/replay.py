@@ -101,6 +101,20 @@ def draw_replay(
     )
 
 
+def replay_use(transitions: pl.LazyFrame, drawn: pl.LazyFrame) -> tuple[float, float]:
+    """How often a training transition has been drawn on average, and the share that never was.
+
+    Args:
+        transitions: as in `draw_replay`, at least one of them drawn.
+        drawn: `transition_id` of every draw so far; those of other transitions don't count.
+    """
+    times = drawn.select(ID_HASH).group_by("key").len("times")
+    known = transitions.filter(USABLE).select(ID_HASH).join(times, on="key", how="left")
+    use = known.select(pl.col("times").fill_null(0).mean(), pl.col("times").is_null().mean().alias("never"))
+    [(ratio, never)] = use.collect(engine="streaming").rows()
+    return ratio, never
+
+
 def _choice(probability: np.ndarray, memory: np.ndarray, count: int, seed: int) -> np.ndarray:
     """What `np.random.default_rng(seed).choice` draws with these probabilities, computed in `memory`."""
     cumulative = np.cumsum(probability, out=memory)

@@ -46,6 +46,10 @@ class ReplaySection(Section):
     transitions: PositiveInt = Field(48, description="transitions drawn per iteration, with replacement")
     alpha: NonNegative = Field(0.6, description="exponent of the priorities; 0 is uniform")
     beta: NonNegative = Field(0.4, description="exponent of the importance weights; 1 corrects fully")
+    beta_until: PositiveInt | None = Field(
+        None,
+        description="iteration in which beta has risen to 1, linearly from iteration 0 on; empty: constant",
+    )
     epsilon: PositiveFloat = Field(
         0.01, description="added to every priority, so that every transition can be drawn"
     )
@@ -63,6 +67,12 @@ class ReplaySection(Section):
         if len(set(self.from_runs)) < len(self.from_runs):
             raise ValueError("from_runs: a run is named twice; name each once")
         return self
+
+    def beta_at(self, iteration: int) -> float:
+        """Exponent of the importance weights in an iteration: beta in iteration 0, 1 from beta_until on."""
+        if self.beta_until is None:
+            return self.beta
+        return self.beta + (1.0 - self.beta) * min(iteration / self.beta_until, 1.0)
 
 
 class EvaluationSection(Section):

@@ -7,7 +7,7 @@ import polars as pl
 
 from schemas.rows import ReplaySample
 from storage.history import State, rebuild_states, whole_episodes
-from storage.replay import draw_replay
+from storage.replay import draw_replay, replay_use
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Inputs, StageFailed
 from tasks.seeding import derive_seed
@@ -58,6 +58,16 @@ def load_drawn(inputs: Inputs, ids: Iterable[str]) -> dict[str, DrawnTransition]
     }
 
 
+def measure_replay(ctx: StageContext, samples: list[ReplaySample]) -> dict[str, float]:
+    """Metrics of the use of replay, over the transitions that can be drawn now: how often one has been drawn so far on
+    average (`replay_ratio`: backups per transition), and the share never drawn (`never_drawn_share`)."""
+    drawn = [pl.LazyFrame({"transition_id": [sample.transition_id for sample in samples]})]
+    if ctx.inputs.tables["replay_samples"]:
+        drawn.append(ctx.inputs.scan("replay_samples").select("transition_id"))
+    ratio, never = replay_use(ctx.inputs.scan("transitions"), pl.concat(drawn))
+    return {"replay_ratio": ratio, "never_drawn_share": never}
+
+
 def draw_samples(ctx: StageContext) -> list[ReplaySample]:
     """The iteration's replay draw, as rows.
 
@@ -71,7 +81,7 @@ def draw_samples(ctx: StageContext) -> list[ReplaySample]:
             ctx.inputs.scan("priorities") if ctx.inputs.tables.get("priorities") else None,
             count=section.transitions,
             alpha=section.alpha,
-            beta=section.beta,
+            beta=section.beta_at(ctx.iteration),
             epsilon=section.epsilon,
             seed=derive_seed(ctx.config.seed, "replay", ctx.iteration),
         )

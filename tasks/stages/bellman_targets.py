@@ -1,6 +1,8 @@
 """Stage bellman-targets: draw transitions from replay and write, for each, the backup d ~
 B(.|s,a,r,s',a',d').
 
+Its metrics tell how often a transition in replay has been drawn so far, on average, and the share never drawn.
+
 Not done: a' ~ pi(.|s') by the current policy, d' ~ M_target(.|s',a'), then B, both with the target
 parameters. Done: B writes the description from r and s' alone. A truncated step is not done: it bootstraps
 from s'. With `backup.draws` J > 1, J - 1 further (a', d') are drawn beside the one that the description is written
@@ -20,7 +22,7 @@ from schemas.rows import (
     Transition,
 )
 from storage.history import State
-from tasks.datasets.drawn_transitions import DrawnTransition, draw_samples, load_drawn
+from tasks.datasets.drawn_transitions import DrawnTransition, draw_samples, load_drawn, measure_replay
 from tasks.roles.backup import backup_inputs, write_backup
 from tasks.roles.policy import sample_action
 from tasks.roles.successor import predict_futures
@@ -44,6 +46,7 @@ async def bellman_targets(ctx: StageContext) -> Output:
         tables={"replay_samples": list(samples), "bellman_targets": list(targets)},
         rows_in=len(samples),
         metrics={
+            **measure_replay(ctx, samples),
             "terminal_share": sum(t.terminal for t in targets) / len(targets),
             "malformed_share": sum(t.malformed for t in usable) / max(len(usable), 1),
         },
@@ -147,6 +150,7 @@ def _inputs(resolve: Resolver) -> Inputs:
         tables={
             "transitions": resolve.replay(drawing=True),
             "priorities": resolve.upto("critic-sft", resolve.iteration - 1),
+            "replay_samples": resolve.upto("bellman-targets", resolve.iteration - 1),
         },
         adapters={"policy": resolve.policy(), "target": resolve.target()},
     )
@@ -161,9 +165,9 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
 
 STAGE = Stage(
     name="bellman-targets",
-    version=4,
+    version=5,
     pool="inference",
-    reads=(Transition, Priority),
+    reads=(Transition, Priority, ReplaySample),
     writes=(ReplaySample, BellmanTarget),
     config=("environment", "replay", "rollout.uniform_until", "backup.draws"),
     roles=("policy", "predict", "bootstrap"),

@@ -6,7 +6,7 @@ so the draw is uniform.
 
 from schemas.config import Config
 from schemas.rows import ReplaySample, Transition
-from tasks.datasets.drawn_transitions import draw_samples
+from tasks.datasets.drawn_transitions import draw_samples, measure_replay
 from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
@@ -24,12 +24,17 @@ async def replay_draw(ctx: StageContext) -> Output:
     return Output(
         tables={"replay_samples": list(samples)},
         rows_in=len(samples),
-        metrics={"distinct_transitions": float(distinct)},
+        metrics={"distinct_transitions": float(distinct), **measure_replay(ctx, samples)},
     )
 
 
 def _inputs(resolve: Resolver) -> Inputs:
-    return Inputs(tables={"transitions": resolve.replay(drawing=True)})
+    return Inputs(
+        tables={
+            "transitions": resolve.replay(drawing=True),
+            "replay_samples": resolve.upto("replay-draw", resolve.iteration - 1),
+        }
+    )
 
 
 def _bound(config: Config, algorithm: Algorithm) -> Bound:
@@ -40,7 +45,7 @@ STAGE = Stage(
     name="replay-draw",
     version=1,
     pool="orchestration",
-    reads=(Transition,),
+    reads=(Transition, ReplaySample),
     writes=(ReplaySample,),
     config=("replay",),
     roles=(),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from schemas.config import Config, RolesSection
+from schemas.config import Config, ReplaySection, RolesSection
 from schemas.load import PROJECT_ROOT, ConfigError, data_root, dump_config, load_config
 from tasks.algorithms.nlac import NLAC
 from tasks.algorithms.self_distillation import SELF_DISTILLATION
@@ -66,6 +66,25 @@ def test_fields_of_all_roles_are_given_once_and_a_role_s_own_come_over_them(tmp_
     assert "all" not in yaml.safe_load(dump_config(config))["roles"]
     unnamed = load_config(write(tmp_path, "roles: {predict: {max_tokens: 8}}")).roles.policy
     assert unnamed == Config().roles.policy
+
+
+@pytest.mark.parametrize("file", sorted((PROJECT_ROOT / "configs").rglob("*.yaml")), ids=lambda p: p.name)
+def test_shipped_configurations_back_each_transition_up_twice_or_more(file: Path) -> None:
+    """Draws per new transition, however long episodes last: if all of them go on to the cap."""
+    config = load_config(file)
+    if config.rollout.source == "none":
+        return  # nothing new is played, so the ratio rises with every iteration
+    ratio = config.replay.transitions / (config.rollout.episodes * config.rollout.max_steps)
+    if file.name == "default.yaml":
+        assert ratio < 2 and "half a backup per transition" in file.read_text()
+    else:
+        assert ratio >= 2
+
+
+def test_beta_rises_to_one_and_stays() -> None:
+    annealed = ReplaySection(beta=0.4, beta_until=6)
+    assert [annealed.beta_at(i) for i in (0, 3, 6, 9)] == pytest.approx([0.4, 0.7, 1.0, 1.0])
+    assert {ReplaySection(beta=0.4).beta_at(i) for i in range(9)} == {0.4}
 
 
 def test_a_missing_file_is_named() -> None:

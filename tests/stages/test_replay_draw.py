@@ -167,12 +167,23 @@ def test_a_drawn_transition_whose_target_failed_has_a_priority_too(
 def test_a_draw_by_priority_weighs_the_loss_of_its_row(
     store: Store, make_config: Callable[..., Config], iterate: Iterate
 ) -> None:
-    config = make_config(replay={"transitions": 16, "alpha": 0.6, "beta": 0.4})
+    config = make_config(replay={"transitions": 16, "alpha": 0.6, "beta": 0.4, "beta_until": 2})
     iterate(config)
     iterate(config)
     samples = table(store, "bellman-targets", "replay_samples", 1)
+    first = table(store, "bellman-targets", "replay_samples", 0)
+    pool: set[str] = set()
+    ever: set[str] = set()
+    for iteration, draw in enumerate((first, samples)):
+        pool |= set(table(store, "rollout", "transitions", iteration)["transition_id"])
+        ever |= set(draw["transition_id"])
+        made = store.committed("trial", "bellman-targets", iteration)
+        assert made and made.manifest.metrics["replay_ratio"] == pytest.approx(
+            16 * (iteration + 1) / len(pool)
+        )
+        assert made.manifest.metrics["never_drawn_share"] == pytest.approx(1 - len(ever) / len(pool))
     candidates = sum(table(store, "rollout", "transitions", i).height for i in (0, 1))
-    raw = (candidates * samples["probability"]) ** -0.4
+    raw = (candidates * samples["probability"]) ** -0.7  # halfway to 1
     assert samples["weight"].to_list() == pytest.approx((raw / raw.max()).to_list())
     trained = table(store, "critic-sft", "training_rows", 1).filter(role="critic", stage="critic-sft")
     joined = trained.join(

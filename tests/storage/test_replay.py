@@ -11,6 +11,7 @@ from storage.replay import (
     importance_weights,
     latest_priorities,
     priority_probabilities,
+    replay_use,
 )
 
 
@@ -130,6 +131,14 @@ def test_no_keys_have_no_values() -> None:
     assert np.isnan(
         LatestValueIndex(np.empty(0, np.uint64), np.empty(0)).of(np.arange(3, dtype=np.uint64))
     ).all()
+
+
+def test_the_use_of_replay_is_counted_over_what_can_be_drawn() -> None:
+    rows = transitions(
+        [*((i, "train", "ok") for i in "abcd"), ("e", "eval", "ok"), ("f", "train", "engine_error")]
+    )
+    drawn = pl.LazyFrame({"transition_id": ["a", "a", "a", "b", "b", "c", "gone"]})
+    assert replay_use(rows, drawn) == (6 / 4, 1 / 4)
 
 
 def test_an_empty_replay_says_so() -> None:
