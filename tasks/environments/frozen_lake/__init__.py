@@ -15,6 +15,7 @@ from schemas.rows import Split
 from tasks.environments.base import ActionFormat, Step, Task
 from tasks.environments.frozen_lake.maps import Lake, generate_maps, make_lake
 from tasks.environments.frozen_lake.text import ACTIONS, read_observation, write_cell
+from tasks.environments.scripted_roles import TEMPLATES
 
 _NUMBERS = {action: number for number, action in enumerate(ACTIONS)}
 
@@ -42,7 +43,10 @@ class FrozenLake:
 
     name = "frozen_lake"
     action_format = ActionFormat(f"(?:{'|'.join(ACTIONS)})", f"one of {', '.join(ACTIONS)}")
-    templates: Mapping[str, Path] = {p.stem: p for p in sorted(Path(__file__).parent.glob("templates/*.j2"))}
+    templates: Mapping[str, Path] = {
+        **TEMPLATES,
+        **{path.stem: path for path in sorted(Path(__file__).parent.glob("templates/*.j2"))},
+    }
     replayable = True
     markov = True
 

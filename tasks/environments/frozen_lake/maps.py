@@ -9,12 +9,11 @@ from functools import lru_cache
 from itertools import count, islice
 
 import numpy as np
-import numpy.typing as npt
 
+from tasks.environments.exact import Array, Dynamics
 from tasks.environments.frozen_lake.text import ACTIONS, Cell, observe, read_observation
 
 Map = tuple[str, ...]
-Array = npt.NDArray[np.float64]
 SEEDS = 1_000_000  # map seeds of one environment seed: seed * SEEDS, seed * SEEDS + 1, ...
 PATIENCE = 100  # candidates tried per map
 
@@ -53,14 +52,8 @@ class Lake:
         """Row and column of a state."""
         return divmod(state, len(self.rows[0]))
 
-    def matrices(self) -> tuple[Array, Array]:
-        """The dynamics as arrays.
-
-        Returns:
-            onward [states, actions, states]: probability of the next state with the episode still running, so a row
-            sums to less than 1 if the episode may end. reward [states, actions]: expected reward, which is the
-            probability that this step reaches the goal.
-        """
+    def dynamics(self) -> Dynamics:
+        """The dynamics as arrays."""
         states = len(self.effects)
         onward, reward = np.zeros((states, len(ACTIONS), states)), np.zeros((states, len(ACTIONS)))
         for state, action in np.ndindex(states, len(ACTIONS)):
@@ -68,17 +61,11 @@ class Lake:
                 reward[state, action] += effect.probability * effect.reward
                 if not effect.done:
                     onward[state, action, effect.state] += effect.probability
-        return onward, reward
+        return Dynamics(onward, reward)
 
     def q_star(self, gamma: float) -> Array:
-        """Exact optimal action values by value iteration, [states, actions]; 0 in holes and in the goal."""
-        onward, reward = self.matrices()
-        values = reward
-        while True:
-            better: Array = reward + gamma * onward @ values.max(axis=1)
-            if np.abs(better - values).max() < 1e-12:
-                return better
-            values = better
+        """Exact optimal action values, [states, actions]; 0 in holes and in the goal."""
+        return self.dynamics().q_star(gamma)
 
 
 @lru_cache(maxsize=4096)

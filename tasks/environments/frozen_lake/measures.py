@@ -1,20 +1,19 @@
-"""Exact measures of learning on the frozen lake, as functions of arrays.
+"""Exact measures of learning on the frozen lake; those that need no lake are in `tasks.environments.exact`.
 
-`probabilities`, `predicted` and `exact` are [states, 4], with actions in the order of `text.ACTIONS`. Rows of several
-maps may be stacked, unless a function takes a Lake.
+`probabilities`, `predicted` and `exact` are [states, 4], with actions in the order of `text.ACTIONS`. The rows of
+`optimal_share` are the states of `Lake.reachable`, of any number of maps.
 """
 
-from collections.abc import Sequence
 from math import log
 
-import numpy as np
-import numpy.typing as npt
-
+from tasks.environments.exact import Array
+from tasks.environments.exact import auroc as auroc
+from tasks.environments.exact import optimal_actions as optimal_actions
+from tasks.environments.exact import optimal_share as optimal_share
+from tasks.environments.exact import rank_agreement as rank_agreement
+from tasks.environments.forecast import LONGEST
 from tasks.environments.frozen_lake.maps import Lake
-from tasks.environments.frozen_lake.text import LONGEST, Foreseen, write_cell
-
-Array = npt.NDArray[np.float64]
-TIE = 1e-9  # exact values nearer than this are equal
+from tasks.environments.frozen_lake.text import Foreseen, write_cell
 
 
 def success_probability(lake: Lake, probabilities: Array, horizon: int = 12) -> float:
@@ -22,60 +21,10 @@ def success_probability(lake: Lake, probabilities: Array, horizon: int = 12) -> 
 
     Args:
         lake: a map.
-        probabilities: of the actions in every state of the map. The remainder of a row to 1 is the probability of a
-            text that is not an action, after which the agent stays.
+        probabilities: of the actions in every state of the map; see `Dynamics.success_probability`.
         horizon: number of actions.
     """
-    onward, reward = lake.matrices()
-    idle = 1.0 - probabilities.sum(axis=1)
-    where, reached = np.zeros(len(reward)), 0.0
-    where[lake.reachable[0]] = 1.0
-    for _ in range(horizon):
-        acting = where[:, None] * probabilities
-        reached += float((acting * reward).sum())
-        where = np.einsum("sa,sax->x", acting, onward) + where * idle
-    return reached
-
-
-def optimal_share(probabilities: Array, exact: Array) -> float:
-    """Share of states whose most probable action (the first of equals) has the greatest exact value. The rows are the
-    states of `Lake.reachable`."""
-    taken = np.take_along_axis(exact, probabilities.argmax(axis=1)[:, None], axis=1)[:, 0]
-    return float((taken > exact.max(axis=1) - TIE).mean())
-
-
-def rank_agreement(predicted: Array, exact: Array) -> float:
-    """Share of pairs of actions of one state that the predicted values order as the exact values do.
-
-    Pairs with equal exact values do not count; a predicted tie counts half. Chance is 0.5; nan without any pair.
-    """
-    first, second = np.triu_indices(exact.shape[1], k=1)
-    truth, guess = exact[:, first] - exact[:, second], predicted[:, first] - predicted[:, second]
-    counted = np.abs(truth) > TIE
-    agreed = np.where(guess == 0, 0.5, np.sign(guess) == np.sign(truth))
-    return float(agreed[counted].mean()) if counted.any() else float("nan")
-
-
-def auroc(scores: Sequence[float] | Array, labels: Sequence[bool] | npt.NDArray[np.bool_]) -> float:
-    """Probability that a positive scores above a negative, with ties as half (the Mann-Whitney statistic).
-
-    Returns:
-        nan without positives or without negatives.
-    """
-    values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=bool)
-    positives, negatives = int(positive.sum()), int((~positive).sum())
-    if not positives or not negatives:
-        return float("nan")
-    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(sizes) - (sizes - 1) / 2)[group]  # from 1; equal values share their mean rank
-    above = ranks[positive].sum() - positives * (positives + 1) / 2
-    return float(above / (positives * negatives))
-
-
-def optimal_actions(exact: Array) -> npt.NDArray[np.bool_]:
-    """Whether each action is optimal, [states, actions]; ties are all optimal."""
-    best: npt.NDArray[np.bool_] = exact > exact.max(axis=1, keepdims=True) - TIE
-    return best
+    return lake.dynamics().success_probability(lake.reachable[0], probabilities, horizon)
 
 
 def exact_future(lake: Lake, state: int, action: int, exact: Array, gamma: float) -> str:

@@ -17,19 +17,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, cast
 
-from tasks.text.transcript import Ending, read_transcript
+from tasks.environments import forecast
+from tasks.environments.forecast import LONGEST, UNCLEAR, Forecast
 
 ACTIONS = ("left", "down", "right", "up")  # gymnasium's numbering, and the order of the neighbours
 MOVES = ((0, -1), (1, 0), (0, 1), (-1, 0))
 ICE, HOLE, GOAL, WALL = ".", "H", "G", "/"
 NO_HOLE = "none"
-LONGEST = 16  # the largest N; anything later is unclear
 
 Cell = tuple[int, int]
-Outcome = Literal["goal", "hole", "unclear"]
-_OUTCOMES: dict[Ending, Outcome] = {"success": "goal", "failure": "hole", "cut_off": "unclear"}
 _CELL = re.compile(r"r(\d+)c(\d+)")
 _DESCRIPTION = re.compile(
     r"(?P<now>goal|hole) now|to (?P<cell>r\d+c\d+) then (?:unclear|(?P<later>goal|hole) n(?P<n>\d+))"
@@ -92,22 +89,14 @@ def read_observation(text: str) -> Seen:
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class Foreseen(Forecast):
     """A description, parsed.
 
     Attributes:
-        outcome: how the episode ends.
-        steps: actions to the end, including the described one; None if unclear.
         cell: the word of the cell that the described action leads to; None if it ends the episode.
     """
 
-    outcome: Outcome
-    steps: int | None
     cell: str | None
-
-    def value(self, gamma: float) -> float:
-        """gamma^(steps-1) for a goal, 0 for anything else."""
-        return gamma ** (self.steps - 1) if self.outcome == "goal" and self.steps else 0.0
 
     def __str__(self) -> str:
         if self.cell is None:
@@ -122,32 +111,25 @@ def read_description(text: str) -> Foreseen | None:
     if found is None:
         return None
     if found["now"]:
-        return Foreseen(cast(Outcome, found["now"]), 1, None)
+        return Foreseen(found["now"], 1, None)
     if not found["later"]:
         return Foreseen("unclear", None, found["cell"])
     steps = int(found["n"])
-    return Foreseen(cast(Outcome, found["later"]), steps, found["cell"]) if 2 <= steps <= LONGEST else None
+    return Foreseen(found["later"], steps, found["cell"]) if 2 <= steps <= LONGEST else None
 
 
 def read_played(text: str) -> Foreseen | None:
-    """The description of a played future; None if the text is not a transcript of this lake.
-
-    The steps are counted and the end is as stated; nothing is planned on the map. A future that was cut off, or longer
-    than LONGEST, is unclear.
-    """
-    played = read_transcript(text)
-    if played is None:
+    """The description of a played future; None if the text is not a transcript of this lake."""
+    found = forecast.read_played(text, failure="hole")
+    if found is None:
         return None
-    outcome, steps = _OUTCOMES[played.ending], len(played.observations)
-    if outcome != "unclear" and steps == 1:
-        return Foreseen(outcome, 1, None)
+    ending, first = found
+    if ending.steps == 1:
+        return Foreseen(ending.outcome, 1, None)
     try:
-        cell = write_cell(read_observation(played.observations[0]).agent)
+        return Foreseen(ending.outcome, ending.steps, write_cell(read_observation(first).agent))
     except ValueError:
         return None
-    if outcome == "unclear" or steps > LONGEST:
-        return Foreseen("unclear", None, cell)
-    return Foreseen(outcome, steps, cell)
 
 
 def read_future(text: str) -> Foreseen | None:
@@ -167,12 +149,10 @@ def one_step_earlier(cell: str, later: Foreseen | None) -> Foreseen:
         cell: the word of the cell.
         later: the future from `cell`; None if its text can't be parsed.
     """
-    if later is None or later.steps is None or later.steps >= LONGEST:
-        return Foreseen("unclear", None, cell)
-    return Foreseen(later.outcome, later.steps + 1, cell)
+    earlier = later.one_step_earlier() if later else Forecast(UNCLEAR, None)
+    return Foreseen(earlier.outcome, earlier.steps, cell)
 
 
 def mean_value(futures: Sequence[str], gamma: float) -> float:
     """The mean value of futures, predicted or played; one that can't be parsed is worth 0."""
-    read = map(read_future, futures)
-    return sum(future.value(gamma) if future else 0.0 for future in read) / len(futures)
+    return forecast.mean_value([read_future(text) for text in futures], gamma)

@@ -7,7 +7,8 @@ Its vocabulary has no blank, so structured output over characters is impossible:
 
 from pathlib import Path
 
-from tasks.environments.frozen_lake.text import ACTIONS, GOAL, HOLE, ICE, LONGEST, NO_HOLE, WALL, write_cell
+from tasks.environments.forecast import LONGEST
+from tasks.environments.frozen_lake.text import ACTIONS, GOAL, HOLE, ICE, NO_HOLE, WALL, write_cell
 
 PAD, END, UNKNOWN = "<pad>", "<end>", "<unknown>"
 ROLES = ("<system>", "<user>", "<assistant>")
