@@ -35,6 +35,10 @@ BUILTIN = {
         "tasks.environments.frozen_lake:FrozenLake",
         "gymnasium's FrozenLake as compact text, with exact action values",
     ),
+    "line_walk": Builtin(
+        "tasks.environments.line_walk:LineWalk",
+        "a walk on a line past pits, for a pretrained language model, with exact action values",
+    ),
     "logged": Builtin(
         "tasks.environments.logged:Logged",
         "stands for imported conversations; can't be played",
