@@ -151,6 +151,6 @@ def own_server(tmp_path_factory: pytest.TempPathFactory, real_model: Path) -> It
 
     pytest.importorskip("vllm")
     section = EngineSection(backend="openai", max_batch=8, serve=ServeSection(sleep=True))
-    model, cache_dir = ModelSection(name=str(real_model)), tmp_path_factory.mktemp("served")
+    model, cache_dir = ModelSection(name=str(real_model), dtype="bfloat16"), tmp_path_factory.mktemp("served")
     with serving([section], model, cache_dir):
         yield OwnServer(section, model, cache_dir)

@@ -60,7 +60,7 @@ def configuration(model: str, episodes: int, engine: dict[str, Any]) -> Config:
     options = {} if _has_cuda() else {"kv_cache_memory_bytes": 1 << 30}
     return Config.model_validate({
         "run": "served",
-        "model": {"name": model, "context_length": 2048},
+        "model": {"name": model, "dtype": "bfloat16", "context_length": 2048},
         "engines": {"local": {**engine, "max_batch": 16, "options": options}},
         "rollout": {"episodes": episodes, "max_steps": 3},
         "replay": {"transitions": 2 * episodes},

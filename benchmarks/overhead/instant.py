@@ -30,6 +30,7 @@ def instant_config(run: str, model: str | None = None) -> Config:
         model: whose tokenizer prompts are measured with; None: the default one.
     """
     config = load_config().model_dump() | {"run": run}
+    config["model"]["dtype"] = "float32"  # of weights that nobody loads; auto would probe
     config["engines"] = {"rules": {"backend": "scripted", "rules": PLAYER}}
     for role in RolesSection.model_fields:
         config["roles"][role]["engine"] = "rules"

@@ -77,7 +77,7 @@ def main(
             "benchmarks.training.gpu: torch finds no CUDA GPU on this machine, so there is nothing to measure"
         )
         return
-    section = ModelSection(name=model, device="cuda")
+    section = ModelSection(name=model, dtype="bfloat16", device="cuda")
     path = str(resolve_model(section))
     tokenizer = load_chat_tokenizer(path)
     rows = make_chats(chats, tokenizer)

@@ -64,7 +64,7 @@ def write_start(model: str, folder: Path) -> None:
     from tasks.training.lora import adapter_tensors, fresh_adapter, save_adapter
     from tasks.training.model import load_base
 
-    section = ModelSection(name=model, device="cpu")
+    section = ModelSection(name=model, dtype="bfloat16", device="cpu")
     adapted = fresh_adapter(load_base(section), section, seed=0)
     save_adapter(adapted, adapter_tensors(adapted), folder / "start", model)
 

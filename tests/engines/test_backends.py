@@ -92,7 +92,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         folder, adapters = request.getfixturevalue("real_model"), [request.getfixturevalue("real_adapter")]
     else:
         folder, adapters = request.getfixturevalue("tiny_model"), request.getfixturevalue("tiny_adapters")
-    return Backend(section_of(name), ModelSection(name=str(folder)), adapters, tmp_path)
+    return Backend(section_of(name), ModelSection(name=str(folder), dtype="bfloat16"), adapters, tmp_path)
 
 
 def ask(max_tokens: int = 12, seed: int = 0, **fields: object) -> Request:

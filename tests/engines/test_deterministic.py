@@ -44,7 +44,7 @@ def test_a_result_does_not_depend_on_other_requests_to_the_last_bit(
 ) -> None:
     async def check() -> None:
         section = EngineSection(deterministic=True, max_batch=8)
-        engine = build_engine(section, ModelSection(name=str(tiny_model)), tmp_path)
+        engine = build_engine(section, ModelSection(name=str(tiny_model), dtype="bfloat16"), tmp_path)
         for adapter in (None, tiny_adapters[0]):
             request = Request(FIRST, Sampling(max_tokens=24, seed=3), adapter)
             alone, crowded = await alone_and_crowded(engine, request)
@@ -63,7 +63,7 @@ def test_a_result_of_the_real_model_does_not_depend_on_other_requests(
 ) -> None:
     async def check() -> None:
         section = EngineSection(deterministic=True, max_batch=8)
-        engine = build_engine(section, ModelSection(name=str(real_model)), tmp_path)
+        engine = build_engine(section, ModelSection(name=str(real_model), dtype="bfloat16"), tmp_path)
         alone, crowded = await alone_and_crowded(engine, Request(FIRST, Sampling(max_tokens=12, seed=1)))
         assert alone == crowded
         one, other = await scored_alone_and_crowded(engine, ScoreRequest(FIRST, ("I think ", "it is seven")))

@@ -21,7 +21,9 @@ QUESTION = (Message(role="user", content="Name a number."),)
 def server(tiny_model: Path, tmp_path: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Address of a running server, and the requests it has seen."""
     seen: list[dict[str, Any]] = []
-    engine = build_engine(EngineSection(max_batch=8), ModelSection(name=str(tiny_model)), tmp_path)
+    engine = build_engine(
+        EngineSection(max_batch=8), ModelSection(name=str(tiny_model), dtype="bfloat16"), tmp_path
+    )
     with served(engine, tiny_model, seen) as address:
         yield address, seen
     asyncio.run(engine.close())

@@ -64,7 +64,9 @@ def test_top_k_scores_are_those_of_the_full_logits(tiny_model: Path, tmp_path: P
 
 def test_nothing_to_score_has_no_top_k(tiny_model: Path, tmp_path: Path) -> None:
     async def score() -> tuple[Scores, Scores]:
-        engine = build_engine(EngineSection(), ModelSection(name=str(tiny_model), device="cpu"), tmp_path)
+        engine = build_engine(
+            EngineSection(), ModelSection(name=str(tiny_model), dtype="bfloat16", device="cpu"), tmp_path
+        )
         empty = await engine.score(ScoreRequest(QUESTION, ("", ""), top_k=2))
         plain = await engine.score(ScoreRequest(QUESTION, ("a",)))
         await engine.close()

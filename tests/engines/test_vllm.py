@@ -25,7 +25,7 @@ from schemas.config import EngineSection, ModelSection
 from tasks.engines.backends import build_engine
 
 async def hold():
-    build_engine(EngineSection(backend="vllm"), ModelSection(name=sys.argv[1]), Path(sys.argv[2]))
+    build_engine(EngineSection(backend="vllm"), ModelSection(name=sys.argv[1], dtype="bfloat16"), Path(sys.argv[2]))
     print("up", flush=True)
     await asyncio.sleep(600)
 
@@ -78,7 +78,7 @@ def test_a_full_checkpoint_is_played_without_a_tokenizer_beside_it(real_model: P
     question = (Message(role="user", content="Name a number."),)
 
     async def play() -> str:
-        model = ModelSection(name=str(real_model), context_length=256, train="full")
+        model = ModelSection(name=str(real_model), dtype="bfloat16", context_length=256, train="full")
         engine = build_engine(EngineSection(backend="vllm", max_batch=2), model, tmp_path)
         adapter = Adapter("policy@00000", trained, "digest")
         answer = await engine.generate(Request(question, Sampling(temperature=0.0, max_tokens=6), adapter))
@@ -116,7 +116,7 @@ def test_many_scores_at_once_beside_generation_are_those_of_one_alone(
     async def both() -> None:
         engine = build_engine(
             EngineSection(backend="vllm", max_batch=8),
-            ModelSection(name=str(real_model), device="cpu"),
+            ModelSection(name=str(real_model), dtype="bfloat16", device="cpu"),
             tmp_path,
         )
         try:

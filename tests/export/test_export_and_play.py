@@ -24,7 +24,7 @@ CONFIG = Config.model_validate(
         "run": "trial",
         "rollout": {"max_steps": 2},
         "roles": {"policy": {"max_tokens": 24, "structured": True}},
-        "model": {"lora": {"r": 4, "alpha": 8}},
+        "model": {"dtype": "bfloat16", "lora": {"r": 4, "alpha": 8}},
     }
 )
 

@@ -9,7 +9,7 @@ from prefect.utilities.schema_tools.validation import ValidationError, validate
 
 from flows.deployments.iteration import iteration, training
 from flows.deployments.parameters import resolve
-from schemas.config import Config, ReplaySection
+from schemas.config import Config, ModelSection, ReplaySection
 from schemas.load import load_config
 from storage.store import Store
 from tasks.algorithms import ALGORITHMS
@@ -23,7 +23,8 @@ def store(tmp_path: Path) -> Store:
 
 def begun(store: Store, run: str, *, finished: bool) -> Config:
     """Iteration 0 of a run under a configuration that is not the default one."""
-    config = Config(run=run, seed=7, replay=ReplaySection(transitions=33))
+    model = ModelSection(dtype="float32")
+    config = Config(run=run, model=model, seed=7, replay=ReplaySection(transitions=33))
     begin_iteration(store, config, 0)
     if finished:
         finish_iteration(store, run, 0)

@@ -25,7 +25,7 @@ def config(tmp_path: Path) -> Config:
     return Config.model_validate({
         "run": "trial",
         "algorithm": "react",
-        "model": {"context_length": 2048},
+        "model": {"dtype": "bfloat16", "context_length": 2048},
         "engines": {"local": {"backend": "openai", "serve": {}, "max_batch": 2}},
         "evaluation": {"episodes": 6, "baseline": False},
         "rollout": {"max_steps": 4},

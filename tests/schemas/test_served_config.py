@@ -12,7 +12,7 @@ from tasks.runtime.stage import Inputs
 
 
 def fingerprint_inputs(**engine: Any) -> dict[str, Any]:
-    config = Config.model_validate({"engines": {"local": engine}})
+    config = Config.model_validate({"model": {"dtype": "float32"}, "engines": {"local": engine}})
     found = collect_fingerprint_inputs(
         STAGES["rollout"], config, 0, Inputs(adapters={"policy": None})
     ).config["engines.local"]

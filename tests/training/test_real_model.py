@@ -11,7 +11,9 @@ pytestmark = pytest.mark.model
 
 
 def test_a_few_steps_fit_the_rows_better(real_model: Path, tmp_path: Path) -> None:
-    model = ModelSection(name=str(real_model), context_length=256, lora=LoraSection(r=4, alpha=8))
+    model = ModelSection(
+        name=str(real_model), dtype="bfloat16", context_length=256, lora=LoraSection(r=4, alpha=8)
+    )
     section = TrainingSection(batch_rows=8, micro_batch_rows=8, learning_rate=1e-3, epochs=3)
     result = train_tiny(model, tmp_path / "out", section, tau=0.25)
     losses = [step.loss for step in result.steps]
