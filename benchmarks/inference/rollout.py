@@ -26,6 +26,7 @@ from schemas.config import Config, EngineSection, EnvironmentSection, ModelSecti
 from schemas.load import load_config
 from tasks.algorithms import algorithm_of
 from tasks.engines.backends import build_engine
+from tasks.engines.dtype import choose_dtype
 from tasks.engines.protocol import Capabilities, Completion, Engine, Request, ScoreRequest, Scores
 from tasks.engines.request_journal import RequestJournal
 from tasks.environments import make_environment
@@ -251,7 +252,8 @@ def main(
     }
     section = EngineSection(backend=backend, max_batch=cap)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
-        trial = Trial(loaded.model_copy(update=changes), section, loaded.model, cap, Path(folder))
+        model = loaded.model.model_copy(update={"dtype": choose_dtype(loaded.model).dtype})
+        trial = Trial(loaded.model_copy(update=changes), section, model, cap, Path(folder))
         rollouts, replays = asyncio.run(measure(trial, repeats))
     sides = {f"{own.name}, rollout": middle(rollouts), f"{own.name}, replay": middle(replays)}
     ratio = middle(rollouts)["rate"] / middle(replays)["rate"]

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.options import Data, load
-from schemas.load import data_root
+from flows.cli.options import Data, load, open_store
 
 app = typer.Typer(no_args_is_help=True, help="Check or show a configuration.")
 File = Annotated[Path | None, typer.Argument(help="configuration; else configs/default.yaml")]
@@ -14,12 +13,14 @@ File = Annotated[Path | None, typer.Argument(help="configuration; else configs/d
 
 @app.command()
 def check(file: File = None, data: Data = None) -> None:
-    """Check a configuration whole, and print what an iteration would do. Creates nothing."""
+    """Check a configuration whole, and print what an iteration would do. Creates nothing below the data root."""
     from tasks.pipeline.checks import check_config
+    from tasks.pipeline.iterations import dtype_choice, next_iteration
     from tasks.pipeline.plan import plan
 
-    config = load(file)
-    check_config(config, data_root(data))
+    config, store = load(file), open_store(data)
+    check_config(config, store.root)
+    choice = dtype_choice(store, config, next_iteration(store, config.run))
     rows = [("stage", "pool", "requests", "tokens", "")]
     rows += [
         (r.stage, r.pool, f"{r.bound.requests:,}", f"{r.bound.tokens:,}", r.bound.note) for r in plan(config)
@@ -28,6 +29,7 @@ def check(file: File = None, data: Data = None) -> None:
     for stage, pool, requests, tokens, note in rows:
         left = f"{stage:<{widths[0]}}  {pool:<{widths[1]}}"
         typer.echo(f"{left}  {requests:>{widths[2]}}  {tokens:>{widths[3]}}  {note}".rstrip())
+    typer.echo(f"\nmodel.dtype: {choice.dtype}, {choice.reason}")
     typer.echo("\nThe configuration can be used. Requests and tokens are upper bounds of one iteration.")
 
 

@@ -114,7 +114,7 @@ def explain(
 ) -> None:
     """Say why a stage would be reused or recomputed: the input, prompt or config field that changed."""
     from tasks.pipeline.decision import decide
-    from tasks.pipeline.iterations import frozen_config
+    from tasks.pipeline.iterations import frozen_config, settle
     from tasks.pipeline.registry import STAGES
 
     if stage not in STAGES:
@@ -123,6 +123,7 @@ def explain(
     chosen = load(config, run)
     if config is None:
         chosen = frozen_config(store, chosen.run, iteration) or chosen
+    chosen = settle(store, chosen, iteration)
     decision = decide(store, chosen, stage, iteration, frozen=config is None)
     verdict = "reuse" if decision.reuse else "recompute"
     typer.echo(f"{stage} of iteration {iteration}, run '{chosen.run}': {verdict} ({decision.fingerprint})")

@@ -131,7 +131,7 @@ async def iteration(
     resolved, number = resolve(store, run, config, iteration, seed, stage_alone=False, algorithm=algorithm)
     await asyncio.to_thread(check_config, resolved, store.root)
     with store.lock(resolved.run, f"{flow_run.id} (iteration {number})"):
-        resolved = begin_iteration(store, resolved, number)
+        resolved = await asyncio.to_thread(begin_iteration, store, resolved, number)
         forced = _forced(store, resolved, number, await done_before()) if force else set()
         tracking = Tracking(store, resolved, number)
         stack = await asyncio.to_thread(read_stack, store.root)

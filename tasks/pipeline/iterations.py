@@ -7,6 +7,7 @@ from schemas.config import Config
 from schemas.load import dump_config, load_config
 from storage.files import replace_text
 from storage.store import Committed, Store
+from tasks.engines.dtype import Choice, choose_dtype
 from tasks.engines.vllm.servers import serving
 from tasks.pipeline.registry import stages_of
 from tasks.pipeline.runner import StageResult, run_stage
@@ -37,8 +38,38 @@ def frozen_config(store: Store, run: str, iteration: int) -> Config | None:
     return load_config(path) if path.exists() else None
 
 
+def dtype_choice(store: Store, config: Config, iteration: int) -> Choice:
+    """The type of the model's weights in an iteration. With `auto` a run keeps the type that its iterations have, on
+    whatever machine it goes on; a new run takes the best one here.
+
+    Raises:
+        ModelError: the type can't be chosen.
+    """
+    if config.model.dtype == "auto":
+        for number in range(iteration, -1, -1):
+            begun = frozen_config(store, config.run, number)
+            if begun is not None and begun.model.dtype != "auto":
+                return Choice(
+                    dtype=begun.model.dtype, reason=f"as in iteration {number} of run '{config.run}'"
+                )
+    return choose_dtype(config.model)
+
+
+def settle(store: Store, config: Config, iteration: int) -> Config:
+    """The configuration with a type of weights in place of `model.dtype: auto`. Only such a one may be frozen, digested
+    or handed to a stage or a server.
+
+    Raises:
+        ModelError: the type can't be chosen.
+    """
+    if config.model.dtype != "auto":
+        return config
+    dtype = dtype_choice(store, config, iteration).dtype
+    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
+
+
 def begin_iteration(store: Store, config: Config, iteration: int) -> Config:
-    """Freeze an iteration's configuration; the caller holds the run's lock.
+    """Settle an iteration's configuration and freeze it; the caller holds the run's lock.
 
     A changed configuration applies to the stages of an unfinished iteration that are not committed yet;
     those that are keep what they were computed with.
@@ -47,6 +78,7 @@ def begin_iteration(store: Store, config: Config, iteration: int) -> Config:
         The configuration to run with.
 
     Raises:
+        ModelError: the type of the model's weights can't be chosen.
         StageFailed: an earlier iteration is missing or unfinished, or the run holds another algorithm.
         IterationFrozen: the iteration is finished, and `config` is not its configuration.
     """
@@ -64,6 +96,7 @@ def begin_iteration(store: Store, config: Config, iteration: int) -> Config:
             f"run '{run}' holds iterations of algorithm {known.algorithm}, and a run holds one algorithm; choose "
             f"another run (run=NAME) for {config.algorithm}, or set algorithm to {known.algorithm}"
         )
+    config = settle(store, config, iteration)
     current = store.current(run, iteration)
     if before is not None and current.state == "finished":
         if before != config:
@@ -135,7 +168,7 @@ async def run_stages(store: Store, config: Config, stages: Sequence[str], iterat
         StageFailed: a stage failed.
     """
     with store.lock(config.run, "stages in process"):
-        begin_iteration(store, config, iteration)
+        config = begin_iteration(store, config, iteration)
         results = [await run_stage(store, config, stage, iteration) for stage in stages]
     return results[-1].committed
 

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -131,7 +132,7 @@ def scripted(tmp_path: Path) -> Config:
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    return Config.model_validate({"run": "trial", "model": {"name": str(model)}})
+    return Config.model_validate({"run": "trial", "model": {"name": str(model), "dtype": "float32"}})
 
 
 def test_explain_says_reuse_or_names_the_field_that_changed(
@@ -172,6 +173,29 @@ def test_config_check_prints_what_a_run_would_do(store: Store, scripted: Config,
     assert all(stage in result.stdout for stage in ALGORITHMS["nlac"].stages)
     assert "nlac-training" in result.stdout
     assert not store.root.exists()
+
+
+@pytest.mark.slow
+def test_config_check_says_which_type_of_weights_a_run_has_and_why(
+    store: Store, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NLAC_MODEL_CACHE", str(tmp_path / "models"))
+    model = {"name": str(tiny_checkpoint), "device": "cpu"}
+    file = written(tmp_path / "auto.yaml", {"run": "trial", "model": model})
+    probed = nlac(store, "config", "check", file)
+    assert re.search(
+        r"^model\.dtype: (float32|bfloat16), \d+\.\d times as fast as (bfloat16|float32) in products at \d+ x \d+ ",
+        probed.stdout,
+        re.MULTILINE,
+    ), probed.output
+    assert not store.root.exists()
+    for dtype in ("float32", "bfloat16"):
+        named = written(tmp_path / "named.yaml", {"run": dtype, "model": {**model, "dtype": dtype}})
+        assert f"model.dtype: {dtype}, as configured\n" in nlac(store, "config", "check", named).stdout
+        begin_iteration(store, load_config(named), 0)
+        file = written(tmp_path / "auto.yaml", {"run": dtype, "model": model})
+        kept = nlac(store, "config", "check", file).stdout
+        assert f"model.dtype: {dtype}, as in iteration 0 of run '{dtype}'\n" in kept
 
 
 @pytest.mark.parametrize(

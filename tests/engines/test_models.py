@@ -69,7 +69,7 @@ def test_the_digest_follows_the_weights_and_not_the_place(tmp_path: Path) -> Non
 def test_checks_and_imports_load_neither_torch_nor_vllm() -> None:
     code = (
         "import sys; from schemas.config import *; from tasks.engines.backends import *\n"
-        "from tasks.engines.models import *\n"
+        "from tasks.engines.models import *; from tasks.engines.dtype import *\n"
         "for backend in ('transformers', 'vllm'): declared_capabilities(EngineSection(backend=backend))\n"
         "check_engine(EngineSection(), ModelSection()); model_digest(ModelSection())\n"
         "assert not {'torch', 'vllm', 'transformers'} & set(sys.modules)"
