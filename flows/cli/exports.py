@@ -20,6 +20,13 @@ class Weights(StrEnum):
     bfloat16 = "bfloat16"
 
 
+class Demonstrated(StrEnum):
+    """What demonstrations are of; the name of their module in `tasks.datasets`."""
+
+    guess_number = "guess_number"
+    line_walk = "line_walk"
+
+
 @app.command("policy")
 def export_policy(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="an empty folder, or one to be made")],
@@ -94,17 +101,20 @@ def demonstrate(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Parquet file to write; must not be there yet")
     ],
+    of: Annotated[
+        Demonstrated, typer.Option(help="TextArena's GuessTheNumber, or the line walk")
+    ] = Demonstrated.guess_number,
     rows: Annotated[int, typer.Option(min=1, help="demonstrations of each of the five roles")] = 160,
-    seed: Annotated[int, typer.Option(min=0, help="of the games and the guesses")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="of the random play")] = 0,
 ) -> None:
-    """Write demonstrations for a warm start: GuessTheNumber, told from random play."""
-    from tasks.datasets.guess_number import demonstrations
+    """Write demonstrations for a warm start, told from random play."""
+    from importlib import import_module
 
     if file.exists():
         fail(f"{file}: is there already, and nothing is overwritten; give another name, or remove it", USAGE)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        demonstrations(rows, seed).write_parquet(file)
+        import_module(f"tasks.datasets.{of.value}").demonstrations(rows, seed).write_parquet(file)
     except OSError as error:
         fail(f"{file}: can't be written ({error.strerror})", FAILED)
     typer.echo(f"{file}: {rows} demonstrations each of policy, predict, bootstrap, evaluate and refine")

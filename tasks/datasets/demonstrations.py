@@ -4,7 +4,9 @@ The prompts are not in the file. They are rendered like any other, so a demonstr
 chat format of the model that learns from it.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from pydantic import ValidationError
@@ -63,6 +65,13 @@ def read_demonstrations(path: Path) -> pl.LazyFrame:
     for name in (n for n in COLUMNS if n in found and found[n] not in (known[n], pl.Null)):
         raise BrokenDemonstrations(f"{path}: column {name} is {found[name]}, and must be {known[name]}")
     return frame.select(name for name in COLUMNS if name in found)
+
+
+def demonstrations_frame(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """Demonstrations as the table that a file of them holds; columns that a row lacks are empty."""
+    known = frame_schema(Demonstration)
+    schema = {name: known[name] for name in COLUMNS}
+    return pl.DataFrame([dict.fromkeys(COLUMNS) | dict(row) for row in rows], schema=schema, orient="row")
 
 
 def load_demonstrations(ctx: StageContext, path: Path) -> list[Demonstration]:

@@ -14,9 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from schemas.frames import frame_schema
-from schemas.rows import Demonstration
-from tasks.datasets.demonstrations import COLUMNS
+from tasks.datasets.demonstrations import demonstrations_frame
 from tasks.environments.guess_number import HIGHEST, HINT, LOWEST, Span
 from tasks.environments.textarena import TextArena
 from tasks.seeding import derive_seed
@@ -162,7 +160,4 @@ def demonstrations(rows: int, seed: int) -> pl.DataFrame:
                 break
         return [row for of_role in made.values() for row in of_role]
 
-    known = frame_schema(Demonstration)
-    schema = {name: known[name] for name in COLUMNS}
-    content = [dict.fromkeys(COLUMNS) | row for row in asyncio.run(collect())]
-    return pl.DataFrame(content, schema=schema, orient="row")
+    return demonstrations_frame(asyncio.run(collect()))
