@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from itertools import product
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -12,6 +13,7 @@ from prompts import render
 from schemas.config import EnvironmentSection
 from storage.history import State
 from tasks.chat.messages import Message
+from tasks.chat.tokenizers import load_chat_tokenizer
 from tasks.engines.protocol import Request, Sampling, ScoreRequest
 from tasks.environments import UnusableEnvironment, forecast, make_environment, scripted_roles
 from tasks.environments.base import Step, Task
@@ -280,6 +282,23 @@ def test_prompts_show_the_newest_observation_alone() -> None:
     asked = prompt("predict", state=State((), SEEN), action_text="Action: >>")
     assert [m["content"] for m in asked] == ["", f"foresee {SEEN} move >>"]
     assert [m["content"] for m in prompt("policy", observation=SEEN)] == ["", f"move? {SEEN}"]
+
+
+@pytest.mark.model
+def test_moves_are_single_tokens_of_smollm2_and_training_rows_are_short(real_model: Path) -> None:
+    tokenizer = load_chat_tokenizer(real_model)
+    assert [len(ids) for ids in tokenizer.segment_ids([f" {action}" for action in ACTIONS])] == [1, 1, 1, 1]
+    for line in WALK.lines("eval")[::7]:
+        for state, action in product(line.states, range(4)):
+            seen, move = State((), line.observation(state)), f"Action: {ACTIONS[action]}"
+            future = f"Future: {measures.exact_future(line, state, action, 0.8)}"
+            asked = {
+                "policy": {"observation": seen.observation},
+                "predict": {"state": seen, "action_text": move},
+            }
+            for role, label, most in (("policy", move, 50), ("predict", future, 60)):
+                shown = tokenizer.prompt_ids(prompt(role, **asked[role]))
+                assert len(shown) + len(tokenizer.segment_ids([label])[0]) < most, label  # and one ends it
 
 
 def test_best_actions_and_exact_futures_of_a_state() -> None:
