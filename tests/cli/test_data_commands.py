@@ -149,6 +149,10 @@ def test_explain_says_reuse_or_names_the_field_that_changed(
     result = nlac(store, "explain", "rollout", "0", "--config", str(changed))
     assert "recompute" in result.stdout
     assert "rollout.max_steps" in result.stdout and "99" in result.stdout
+    auto = scripted.model_copy(update={"model": scripted.model.model_copy(update={"dtype": "auto"})})
+    changed.write_text(dump_config(auto))
+    kept = nlac(store, "explain", "rollout", "0", "--config", str(changed))
+    assert "run 'trial': reuse" in kept.stdout, "with auto, the type that the run has"
 
 
 def test_explain_of_a_stage_whose_input_is_missing_says_which(store: Store) -> None:
