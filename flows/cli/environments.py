@@ -44,6 +44,7 @@ def validate(
     """Check an environment without a model: it can be made, and its own validation finds no fault."""
     from tasks.environments import UnusableEnvironment, make_environment
     from tasks.environments.checks import faults_of
+    from tasks.environments.splits import SPLITS, own_validation_tasks, played_tasks
 
     try:
         environment = make_environment(_section(name, option or [], config))
@@ -54,8 +55,9 @@ def validate(
         typer.echo(fault, err=True)
     if faults:
         fail(f"{environment.name}: {len(faults)} faults", FAILED)
-    counts = ", ".join(f"{len(environment.tasks(split))} {split} tasks" for split in ("train", "eval"))
-    typer.echo(f"{environment.name}: no fault ({counts})")
+    counts = ", ".join(f"{len(played_tasks(environment, split))} {split} tasks" for split in SPLITS)
+    lent = "" if own_validation_tasks(environment) else "; the validation tasks are lent training tasks"
+    typer.echo(f"{environment.name}: no fault ({counts}{lent})")
 
 
 def _section(name: str, given: list[str], config: Path | None) -> "EnvironmentSection":

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Split = Literal["train", "eval"]
+Split = Literal["train", "validation", "eval"]
 PriorityKind = Literal["kl_bound", "nll"]
 
 

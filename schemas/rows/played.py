@@ -13,7 +13,7 @@ class Episode(Row):
     TABLE: ClassVar[str] = "episodes"
     VERSION: ClassVar[int] = 2
     episode_id: str = Field(description="run/iteration/split/number")
-    split: Split = Field(description="train or eval; replay and training read train only")
+    split: Split = Field(description="train, validation or eval; replay and training read train only")
     environment: str = Field(description="environment name")
     task_id: str = Field(description="task within the environment")
     seed: int = Field(description="environment seed")
@@ -41,7 +41,7 @@ class Transition(Row):
     VERSION: ClassVar[int] = 3
     transition_id: str = Field(description="episode_id/step")
     episode_id: str = Field(description="-> episodes")
-    split: Split = Field(description="train or eval")
+    split: Split = Field(description="train, validation or eval")
     step: int = Field(description="0-based step within the episode")
     task_id: str = Field(description="task within the environment")
     observation: str = Field(description="what was newly seen before acting (step 0: the task)")

@@ -16,6 +16,7 @@ import polars as pl
 
 from tasks.datasets.demonstrations import demonstrations_frame
 from tasks.environments.guess_number import HIGHEST, HINT, LOWEST, Span
+from tasks.environments.splits import played_tasks
 from tasks.environments.textarena import TextArena
 from tasks.seeding import derive_seed
 from tasks.text.formats import write_action
@@ -86,7 +87,7 @@ def foresight(span: Span, guess: int) -> str:
 
 async def play(environment: TextArena, number: int, stream: random.Random) -> list[Guess]:
     """One episode of uniformly random guesses; a number that was tried is not a legal guess."""
-    tasks = environment.tasks("train")
+    tasks = played_tasks(environment, "train")
     observation = await environment.reset(tasks[number % len(tasks)])
     steps: list[Guess] = []
     turns: tuple[tuple[str, str], ...] = ()

@@ -67,7 +67,8 @@ class Environment(Protocol):
     markov: bool
 
     def tasks(self, split: Split) -> Sequence[Task]:
-        """All tasks of a split, with stable ids; train and eval share none."""
+        """All tasks of a split, with stable ids; no two splits share one. Without validation tasks of its own the
+        environment gives none, and a tenth of its training tasks is lent (`tasks.environments.splits`)."""
         ...
 
     async def reset(self, task: Task) -> str:

@@ -3,10 +3,9 @@
 import asyncio
 import re
 from collections.abc import Iterator
-from typing import get_args
 
-from schemas.rows import Split
 from tasks.environments.base import Environment, ListsActions, Unplayable
+from tasks.environments.splits import SPLITS, own_validation_tasks, shared_tasks
 
 PARTS = ("name", "instructions", "action_format", "templates", "replayable", "markov")
 METHODS = ("tasks", "reset", "step", "validate")
@@ -23,7 +22,9 @@ def faults_of(environment: Environment) -> list[str]:
 
 def _protocol(environment: Environment) -> Iterator[str]:
     """Faults that show without knowledge of the task."""
-    known = {split: environment.tasks(split) for split in get_args(Split)}
+    known = {
+        s: own_validation_tasks(environment) if s == "validation" else environment.tasks(s) for s in SPLITS
+    }
     if not known["eval"] and not isinstance(environment, Unplayable):
         yield "there is no task of split eval"  # without training tasks it can still be evaluated on
     for split, tasks in known.items():
@@ -31,11 +32,9 @@ def _protocol(environment: Environment) -> Iterator[str]:
             yield f"two tasks of split {split} have the same task_id"
         if any(task.split != split for task in tasks):
             yield f"tasks({split!r}) gives tasks of another split"
-        if tasks != environment.tasks(split):
+        if tasks and tasks != environment.tasks(split):
             yield f"tasks({split!r}) gives other tasks when it is called again"
-    common = {task.task_id for task in known["train"]} & {task.task_id for task in known["eval"]}
-    if common:
-        yield f"a task is in both splits: {min(common)}"
+    yield from shared_tasks(environment)
     form = environment.action_format
     try:
         re.compile(form.regex)

@@ -6,6 +6,7 @@ from pathlib import Path
 from tasks.algorithms import algorithm_of
 from tasks.environments import make_environment
 from tasks.environments.base import Task, Unplayable
+from tasks.environments.splits import own_validation_tasks
 from tasks.export.policy import Policy
 from tasks.roles.episode import EpisodeResult, play_episode
 from tasks.runtime.context import stage_context
@@ -17,7 +18,7 @@ def choose_task(policy: Policy, task_id: str | None, seed: int | None) -> Task:
 
     Args:
         policy: its configuration names the environment.
-        task_id: a task of either split; None takes the eval task with number `seed`.
+        task_id: a task of any split; None takes the eval task with number `seed`.
         seed: 0 if None.
 
     Raises:
@@ -29,7 +30,7 @@ def choose_task(policy: Policy, task_id: str | None, seed: int | None) -> Task:
     held_out = environment.tasks("eval")
     if task_id is None:
         return held_out[(seed or 0) % len(held_out)]
-    for task in (*held_out, *environment.tasks("train")):
+    for task in (*held_out, *own_validation_tasks(environment), *environment.tasks("train")):
         if task.task_id == task_id:
             return task
     some = ", ".join(task.task_id for task in held_out[:3])

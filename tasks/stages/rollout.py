@@ -4,6 +4,7 @@ import random
 
 from schemas.config import Config
 from schemas.rows import Episode, Transition
+from tasks.environments.splits import played_tasks
 from tasks.roles.episode import episode_metrics, play_all
 from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
@@ -13,8 +14,8 @@ from tasks.seeding import derive_seed
 
 
 async def rollout(ctx: StageContext) -> Output:
-    """Play `rollout.episodes` training episodes on tasks drawn anew each iteration."""
-    known = ctx.environment.tasks("train")
+    """Play `rollout.episodes` training episodes on tasks drawn anew each iteration, none of them a validation task."""
+    known = played_tasks(ctx.environment, "train")
     stream = random.Random(derive_seed(ctx.config.seed, "rollout-tasks", ctx.iteration))
     section = ctx.config.rollout
     count = section.first_episodes or section.episodes if ctx.iteration == 0 else section.episodes
@@ -40,7 +41,7 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
 
 STAGE = Stage(
     name="rollout",
-    version=4,
+    version=5,
     pool="inference",
     reads=(),
     writes=(Episode, Transition),

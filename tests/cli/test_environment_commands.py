@@ -13,6 +13,8 @@ from tasks.environments.base import ActionFormat, Task
 from tasks.environments.frozen_lake import FrozenLake
 from tasks.environments.registry import BUILTIN, Builtin
 
+FOUR_MAPS = "43 train tasks, 4 validation tasks, 4 eval tasks"
+
 
 def env(*words: str) -> Result:
     return CliRunner().invoke(app, ["env", *words])
@@ -37,19 +39,19 @@ def test_the_list_says_what_each_is_and_what_it_needs(monkeypatch: pytest.Monkey
 
 def test_a_sound_environment_ends_with_code_0() -> None:
     said = env("validate", "frozen_lake", "--option", "maps=4", "--option", "slippery=true")
-    assert (said.exit_code, said.stdout) == (0, "frozen_lake: no fault (43 train tasks, 4 eval tasks)\n")
+    assert (said.exit_code, said.stdout) == (0, f"frozen_lake: no fault ({FOUR_MAPS})\n")
 
 
 def test_options_come_from_a_configuration_and_single_ones_replace_them() -> None:
     shipped = str(PROJECT_ROOT / "configs" / "proofs" / "frozen_lake.yaml")
     said = env("validate", "frozen_lake", "--config", shipped, "--option", "maps=4")
-    assert (said.exit_code, said.stdout) == (0, "frozen_lake: no fault (43 train tasks, 4 eval tasks)\n")
+    assert (said.exit_code, said.stdout) == (0, f"frozen_lake: no fault ({FOUR_MAPS})\n")
     other = env("validate", "math", "--config", shipped)
     assert other.exit_code == 2 and "environment.name is frozen_lake, not math" in other.stderr
 
 
 class Broken(FrozenLake):
-    """The same tasks in both splits, an action that its own format does not allow, and no goal that can be reached."""
+    """The same tasks in all splits, an action that its own format does not allow, and no goal that can be reached."""
 
     name = "broken"
     action_format = ActionFormat("north|south", "north or south")
@@ -69,7 +71,9 @@ def test_every_fault_is_printed_and_the_code_is_1() -> None:
     assert said.exit_code == 1
     for fault in (
         "broken: tasks('train') gives tasks of another split",
-        "broken: a task is in both splits: ",
+        "broken: a task is in both splits train and validation: ",
+        "broken: a task is in both splits train and eval: ",
+        "broken: a task is in both splits validation and eval: ",
         "broken: legal_actions lists '",
         "broken: as it says",
         " faults\n",

@@ -54,7 +54,10 @@ def test_the_example_runs_a_whole_iteration_from_outside_the_package(
 
 def test_the_example_is_short_and_has_no_fault(nim: Path) -> None:
     said = CliRunner().invoke(app, ["env", "validate", "nim:Nim", "--option", "largest=12"])
-    assert (said.exit_code, said.stdout) == (0, "nim: no fault (100 train tasks, 20 eval tasks)\n")
+    assert (said.exit_code, said.stdout) == (
+        0,
+        "nim: no fault (100 train tasks, 20 validation tasks, 20 eval tasks)\n",
+    )
     lines = [line for line in nim.read_text().splitlines() if line.strip()]
     assert len(lines) <= 65
 

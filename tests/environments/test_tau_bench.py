@@ -12,6 +12,7 @@ import pytest
 from schemas.load import PROJECT_ROOT
 from tasks.chat.messages import Message
 from tasks.environments.base import Step, would_accept
+from tasks.environments.splits import SPLITS, played_tasks
 from tasks.environments.tau_bench import TauBench, goals
 from tasks.environments.tau_bench.calls import write_call
 from tasks.environments.tau_bench.database import Snapshot
@@ -58,12 +59,13 @@ def test_doing_nothing_has_the_known_score() -> None:
 
 def test_splits_are_those_of_the_package() -> None:
     retail, airline = TauBench(), TauBench("airline")
-    assert [len(retail.tasks(s)) for s in ("train", "eval")] == [500, 115]
-    assert [len(airline.tasks(s)) for s in ("train", "eval")] == [0, 50]
+    assert [len(retail.tasks(s)) for s in SPLITS] == [500, 20, 115]
+    assert [len(airline.tasks(s)) for s in SPLITS] == [0, 0, 50]
     small = TauBench(train_split="dev", eval_split="train")
-    assert [len(small.tasks(s)) for s in ("train", "eval")] == [20, 500]
-    ids = [t.task_id for s in ("train", "eval") for t in retail.tasks(s)]
-    assert len(set(ids)) == 615 and ids[0] == "retail/train/000" and ids[-1] == "retail/test/114"
+    assert [len(small.tasks(s)) for s in SPLITS] == [20, 0, 500]
+    assert len(played_tasks(small, "validation")) == 2
+    ids = [t.task_id for s in SPLITS for t in retail.tasks(s)]
+    assert len(set(ids)) == 635 and ids[0] == "retail/train/000" and ids[-1] == "retail/test/114"
 
 
 def test_the_tools_stand_in_the_instructions_or_are_offered_as_openai_schemas() -> None:

@@ -76,8 +76,9 @@ def test_frequencies_follow_the_probabilities() -> None:
     assert np.all(np.abs(counts - expected) < 4 * np.sqrt(expected * (1 - expected) / 40_000))
 
 
-def test_eval_and_failed_rows_are_never_drawn() -> None:
-    rows = transitions([("a", "train", "ok"), ("planted", "eval", "ok"), ("broken", "train", "engine_error")])
+def test_held_out_and_failed_rows_are_never_drawn() -> None:
+    held_out = [("planted", "eval", "ok"), ("held back", "validation", "ok")]
+    rows = transitions([("a", "train", "ok"), *held_out, ("broken", "train", "engine_error")])
     draw = draw_replay(rows, None, count=200, alpha=0.6, beta=0.4, epsilon=0.01, seed=3)
     assert set(draw.ids) == {"a"}
     assert draw.candidates == 1

@@ -6,6 +6,7 @@ refiner and corrector, and `word_model` a tiny language model for the policy and
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,17 +26,17 @@ class FrozenLake:
 
     A step into the wall is not accepted and leaves the agent where it is. The task has no turn limit;
     `rollout.max_steps` truncates an episode. Training tasks start from every reachable cell of the first `maps` maps
-    that `generate_maps` finds. Evaluation tasks start from the start cell of the next `maps` maps. A task's id ends in
-    gymnasium's seed of its map and the cell it starts from.
+    that `generate_maps` finds. Evaluation tasks start from the start cell of the next `maps` maps, and validation tasks
+    from that of `maps` further ones. A task's id ends in gymnasium's seed of its map and the cell it starts from.
 
     Args:
         size: cells per side.
-        maps: number of training maps, and of held-out maps.
+        maps: number of training maps, of evaluation maps, and of validation maps.
         density: probability that a cell is frozen, in random maps.
         max_holes: maps with more holes are skipped.
         slippery: gymnasium's slipping; the task's seed determines every slip.
         gamma: discount; the scripted evaluator reads it from its prompt.
-        seed: 0, 1, ... for other maps in both splits.
+        seed: 0, 1, ... for other maps in all splits.
 
     Raises:
         ValueError: there are too few maps of this kind.
@@ -98,7 +99,7 @@ class FrozenLake:
         return () if observation in ("goal", "hole") else read_observation(observation).legal
 
     def validate(self) -> list[str]:
-        """Every start can reach the goal, and no map is in both splits."""
+        """Every start can reach the goal, and no map is in two splits."""
         faults = [
             f"{self.name}: on map {lake.seed} the goal can't be reached from {write_cell(lake.cell(state))}"
             for split in self._world.lakes
@@ -107,8 +108,9 @@ class FrozenLake:
             for state in lake.reachable
             if values[state] <= 0
         ]
-        common = {lake.rows for lake in self.lakes("train")} & {lake.rows for lake in self.lakes("eval")}
-        return faults + [f"{self.name}: a map is in both splits: {' '.join(rows)}" for rows in sorted(common)]
+        counts = Counter(lake.rows for lakes in self._world.lakes.values() for lake in lakes)
+        twice = sorted(rows for rows, count in counts.items() if count > 1)
+        return faults + [f"{self.name}: a map is in two splits: {' '.join(rows)}" for rows in twice]
 
 
 @dataclass(frozen=True)
@@ -122,9 +124,14 @@ class _World:
 
 @lru_cache(maxsize=32)
 def _make_world(size: int, maps: int, density: float, max_holes: int, slippery: bool, seed: int) -> _World:
-    drawn = generate_maps(2 * maps, size, density, max_holes, seed)
+    drawn = generate_maps(3 * maps, size, density, max_holes, seed)
     lakes = [make_lake(number, rows, slippery, max_holes) for number, rows in drawn.items()]
-    splits: dict[Split, tuple[Lake, ...]] = {"train": tuple(lakes[:maps]), "eval": tuple(lakes[maps:])}
+    # Validation maps come last, so that training and evaluation maps are those that learning.md measures.
+    splits: dict[Split, tuple[Lake, ...]] = {
+        "train": tuple(lakes[:maps]),
+        "eval": tuple(lakes[maps : 2 * maps]),
+        "validation": tuple(lakes[2 * maps :]),
+    }
     tasks: dict[Split, tuple[Task, ...]] = {}
     places: dict[str, tuple[Lake, int]] = {}
     for split, members in splits.items():

@@ -127,5 +127,5 @@ def generate_maps(number: int, size: int, density: float, max_holes: int, seed: 
             return {seed_: map_ for map_, seed_ in found.items()}
     raise ValueError(
         f"only {len(found)} of {number} distinct maps of size {size} with at most {max_holes} holes were found; "
-        "ask for fewer maps (training and held-out ones together are twice `maps`), or raise size or max_holes"
+        "ask for fewer maps (those of all splits together are three times `maps`), or raise size or max_holes"
     )

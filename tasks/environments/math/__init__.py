@@ -68,11 +68,11 @@ class Math:
         self._longest, self._seconds = longest, seconds
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        """The problems of a split."""
-        return list(self._known[split].values())
+        """The problems of a split; validation has none of its own."""
+        return list(self._known.get(split, {}).values())
 
     def tasks(self, split: Split) -> Sequence[Task]:
-        return [Task(f"{split}/{known}", split, 0) for known in self._known[split]]
+        return [Task(f"{split}/{known}", split, 0) for known in self._known.get(split, ())]
 
     async def reset(self, task: Task) -> str:
         self._problem = self._known[task.split][task.task_id.removeprefix(f"{task.split}/")]

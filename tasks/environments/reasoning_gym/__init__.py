@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class ReasoningGym:
         task: reasoning-gym's name of the task, for instance gcd or chain_sum.
         config: fields of the task's own configuration, for instance {min_numbers: 2, max_numbers: 3}.
         train_tasks: number of training questions.
-        eval_tasks: number of held-out questions.
+        eval_tasks: number of held-out questions, and of validation questions.
         success_at: smallest score that is a success.
         seconds: CPU time for generating a question, and for scoring an answer.
 
@@ -58,7 +59,7 @@ class ReasoningGym:
     ) -> None:
         self.name = f"reasoning_gym/{task}"
         self._task, self._config = task, dict(config or {})
-        self._counts: dict[Split, int] = {"train": train_tasks, "eval": eval_tasks}
+        self._counts: dict[Split, int] = {"train": train_tasks, "validation": eval_tasks, "eval": eval_tasks}
         self._success_at, self._seconds = success_at, seconds
         seeds = tuple(known.seed for known in self.tasks("eval")[:3])
         lines = _takes_lines(task, json.dumps(self._config, sort_keys=True), seeds)
@@ -96,7 +97,7 @@ class ReasoningGym:
         return await verify(f"{_SCORE}:score", *arguments, seconds=self._seconds)
 
     def validate(self) -> list[str]:
-        """Check the first questions of each split: a seed gives the same question twice, no question is in both splits,
+        """Check the first questions of each split: a seed gives the same question twice, no question is in two splits,
         the stated answer (some tasks have none) is a success, and a text without an answer is not."""
         try:
             return asyncio.run(self._faults())
@@ -104,15 +105,16 @@ class ReasoningGym:
             return [f"{self.name}: {failure}"]
 
     async def _faults(self) -> list[str]:
-        some = [*self.tasks("train")[:CHECKED], *self.tasks("eval")[:CHECKED]]
+        some = [task for split in self._counts for task in self.tasks(split)[:CHECKED]]
         made, again = [await asyncio.gather(*map(self._make, some)) for _ in range(2)]
         texts = {
             split: {q for t, (q, _) in zip(some, made, strict=True) if t.split == split}
             for split in self._counts
         }
         faults = [
-            f"{self.name}: a question is in both splits; widen its config: {text[:80]!r}"
-            for text in sorted(texts["train"] & texts["eval"])
+            f"{self.name}: a question is in both splits {one} and {other}; widen its config: {text[:80]!r}"
+            for one, other in combinations(texts, 2)
+            for text in sorted(texts[one] & texts[other])
         ]
         for task, (text, gold), second in zip(some, made, again, strict=True):
             found, junk = await asyncio.gather(self._check(task, gold or NONE), self._check(task, NONE))

@@ -29,7 +29,7 @@ class TauBench:
     Args:
         domain: retail or airline.
         train_split: the package's split for training; by default `train` if the domain has it, else none.
-        eval_split: the package's split for evaluation.
+        eval_split: the package's split for evaluation. The retail domain validates on `dev`, unless one of the two is.
         actions: react (every action is JSON) or native (a tool call as JSON, or text for the user).
         text_chars: with react, most characters of a string argument under structured output, for small models that do
             not end one by themselves; by default no limit.
@@ -71,7 +71,12 @@ class TauBench:
             )
         self._name, self._domain = domain, load_domain(domain)
         self.files: Mapping[str, Path] = self._domain.files
-        self._splits: dict[Split, str | None] = {"train": train, "eval": eval_split}
+        free = "dev" in sizes and "dev" not in (train, eval_split)
+        self._splits: dict[Split, str | None] = {
+            "train": train,
+            "validation": "dev" if free else None,
+            "eval": eval_split,
+        }
         self._calls = Calls(self._domain.schemas, actions, text_chars)
         self.tools = tuple(self._domain.schemas) if actions == "native" else ()
         self._scripted = ScriptedUser(patience) if user == "scripted" else None

@@ -14,7 +14,7 @@ from tasks.environments.global_random import GlobalRandom
 from tasks.environments.textarena.games import deal, look_at, make_game
 from tasks.environments.textarena.opponent import Opponent
 
-TASKS: dict[Split, int] = {"train": 1000, "eval": 200}
+TASKS: dict[Split, int] = {"train": 1000, "validation": 200, "eval": 200}
 # Refusals of legal moves: Minesweeper calls the first mine an invalid move, though the board does not show it.
 _LEGAL = re.compile(r"You hit a mine\b")
 

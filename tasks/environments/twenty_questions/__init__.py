@@ -92,7 +92,8 @@ class TwentyQuestions:
         self._ask = ask
 
     def tasks(self, split: Split) -> Sequence[Task]:
-        return [Task(f"twenty_questions/{split}/{n:04d}", split, n) for n in range(len(self._dealt[split]))]
+        dealt = self._dealt.get(split, ())  # none are dealt for validation
+        return [Task(f"twenty_questions/{split}/{n:04d}", split, n) for n in range(len(dealt))]
 
     def thing(self, task: Task) -> Thing:
         """The secret object of a task."""
