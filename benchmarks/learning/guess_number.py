@@ -76,7 +76,7 @@ async def measure(store: Store, config: Config, iteration: int, baseline: dict[s
     """
     made = store.committed(config.run, "evaluation", iteration)
     assert made is not None
-    row = made.scan("evaluations").collect().row(0, named=True)
+    row = made.scan("evaluations").filter(split="eval").collect().row(0, named=True)
     games = dict(made.scan("episodes").select("task_id", "success").collect().rows())
     won = sum(games[task] and not baseline[task] for task in games)
     lost = sum(baseline[task] and not games[task] for task in games)

@@ -76,7 +76,7 @@ class ReplaySection(Section):
 
 
 class EvaluationSection(Section):
-    """Evaluation on held-out tasks."""
+    """Evaluation on held-out tasks: eval tasks for the figures to report, validation tasks for choosing a policy."""
 
     episodes: PositiveInt = Field(8, description="episodes per evaluation, over the eval tasks in turn")
     repeats: PositiveInt = Field(
@@ -88,10 +88,31 @@ class EvaluationSection(Section):
     )  # fmt: skip
     every: PositiveInt = Field(1, description="evaluate after every n-th iteration")
     patience: PositiveInt | None = Field(
-        None, description="nlac/training stops after this many evaluations in a row without a new best success rate; "
-        "empty: never"
+        None, description="nlac/training stops after this many evaluations in a row without a new best success rate on "
+        "the validation tasks; empty: never"
+    )  # fmt: skip
+    validation_episodes: int | None = Field(
+        None, ge=0, description="episodes per evaluation over the validation tasks, by which early stopping and the "
+        "champion choose; empty: as many as `episodes` where `patience` is set, otherwise none, and then no policy "
+        "becomes champion"
     )  # fmt: skip
     retention: bool = Field(
         False, description="also measure the policy's drift from the base model on general prompts (table retention); "
         "needs a policy engine that plays the model in training and gives top-k scores"
     )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _can_stop(self) -> "EvaluationSection":
+        if self.patience is not None and self.validation_episodes == 0:
+            raise ValueError(
+                "patience: nlac/training stops by validation figures, and validation_episodes is 0; leave it empty or "
+                "raise it"
+            )
+        return self
+
+    @property
+    def validation_count(self) -> int:
+        """Episodes per evaluation over the validation tasks, with an empty `validation_episodes` resolved."""
+        if self.validation_episodes is not None:
+            return self.validation_episodes
+        return self.episodes if self.patience is not None else 0

@@ -6,7 +6,7 @@ Rules for every table:
 - A failed item is a row with `status != 'ok'` and `error`. It is never left out or replaced by a default.
 - Rows hold no clock time, speed, or Prefect or MLflow id (the manifest does): equal inputs give equal rows.
 - Every generated text has a `Generation` beside it.
-A new column raises VERSION. It must be Optional, because it is NULL in files of older versions.
+A new column raises VERSION. It must be Optional, because it is NULL in files of older versions, or be named in OLDER.
 """
 
 from schemas.rows.base import Generation, PriorityKind, Row, Split

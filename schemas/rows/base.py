@@ -1,5 +1,6 @@
 """The columns of every table, and the provenance of a generated text."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -40,6 +41,8 @@ class Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
     TABLE: ClassVar[str]
     VERSION: ClassVar[int] = 1
+    OLDER: ClassVar[Mapping[str, str]] = {}
+    """Column -> its value in files of versions that lack it; other such columns are NULL there."""
 
     run: str = Field(description="run the row belongs to")
     iteration: int = Field(description="iteration that wrote it")

@@ -1,17 +1,25 @@
 """Evaluations of a policy, and its drift from the base model."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from schemas.rows.base import Row
 
+Evaluated = Literal["eval", "validation"]
+
 
 class Evaluation(Row):
-    """One evaluation of one policy on held-out tasks."""
+    """One evaluation of one policy on the held-out tasks of one split."""
 
     TABLE: ClassVar[str] = "evaluations"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
+    OLDER: ClassVar[Mapping[str, str]] = {"split": "eval"}
+    split: Evaluated = Field(
+        "eval",
+        description="eval: the figures to report; validation: those that early stopping and the champion choose by",
+    )
     policy_version: str = Field(description="policy that played")
     environment: str = Field(description="environment name")
     episodes: int = Field(description="episodes played to an end")
@@ -26,7 +34,7 @@ class Evaluation(Row):
     invalid_action_rate: float | None = Field(None, description="invalid actions / actions")
     baseline: Literal["random", "nothing"] | None = Field(
         None, description="a player without a model, on the same tasks: random actions, or doing nothing; NULL: not "
-        "measured (evaluation.baseline)"
+        "measured (evaluation.baseline, or split validation)"
     )  # fmt: skip
     baseline_success_rate: float | None = Field(None, description="its success rate")
     pass_hat: list[float] | None = Field(

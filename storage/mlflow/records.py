@@ -52,15 +52,15 @@ def stage_numbers(committed: Committed) -> Numbers:
 
 
 def evaluation_numbers(committed: Committed) -> Numbers:
-    """The last evaluation's rates; empty for a stage that evaluates nothing."""
+    """Rates of an evaluation, on validation tasks as validation_<name>; empty for a stage that evaluates nothing."""
     if Evaluation.TABLE not in committed.manifest.tables:
         return {}
-    rows = committed.scan(Evaluation.TABLE).collect().to_dicts()
-    return (
-        {k: float(v) for k, v in rows[-1].items() if isinstance(v, int | float) and k != "iteration"}
-        if rows
-        else {}
-    )
+    return {
+        f"validation_{name}" if row["split"] == "validation" else name: float(value)
+        for row in committed.scan(Evaluation.TABLE).collect().iter_rows(named=True)
+        for name, value in row.items()
+        if isinstance(value, int | float) and name != "iteration"
+    }
 
 
 def metrics(numbers: Numbers, timestamp: int, step: int = 0) -> "list[Metric]":

@@ -82,7 +82,7 @@ def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 def scan_tables(paths: Sequence[Path], model: type[Row]) -> pl.LazyFrame:
     """A lazy frame over files of one table, in order, with the model's current columns. A column that an older file
-    lacks is NULL.
+    lacks is NULL, or what the model's OLDER says.
 
     Raises:
         TableError: a file is unreadable, holds another table, or is of a newer version than this program.
@@ -93,13 +93,14 @@ def scan_tables(paths: Sequence[Path], model: type[Row]) -> pl.LazyFrame:
             raise TableError(
                 f"{path}: holds {name}@{version}, this program reads {schema_stamp(model)} and older"
             )
-    return pl.scan_parquet(
+    frame = pl.scan_parquet(
         list(paths),
         schema=frame_schema(model),
         missing_columns="insert",
         # A Generation of an older file lacks fields.
         cast_options=pl.ScanCastOptions(missing_struct_fields="insert"),
     )
+    return frame.with_columns(pl.col(name).fill_null(value) for name, value in model.OLDER.items())
 
 
 def scan_table(path: Path, model: type[Row]) -> pl.LazyFrame:

@@ -138,13 +138,15 @@ def _check_file(path: Path, folder: Folder, name: str, entry: TableEntry, expect
 
 def _select(table: str, by_version: dict[str, list[str]], extra: str = "") -> str:
     # One read_parquet per schema version: to plan a query, DuckDB reads the footer of its first file only. The typed
-    # empty table gives the columns their order and types, and NULL where an older version lacks one.
+    # empty table gives the columns their order and types, and NULL (or OLDER) where an older version lacks one.
     # hive_partitioning would replace the column `iteration` by the value in the folder's name.
     parts = [f"select *{', null::varchar as folder' if extra else ''} from typed.{table}"]
     for _, paths in sorted(by_version.items()):
         listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
         parts.append(f"select *{extra} from read_parquet([{listed}], hive_partitioning = false)")
-    return " union all by name ".join(parts)
+    united = " union all by name ".join(parts)
+    filled = ", ".join(f"coalesce({c}, '{value}') as {c}" for c, value in TABLES[table].OLDER.items())
+    return f"select * replace ({filled}) from ({united})" if filled else united
 
 
 def _columns(model: type[BaseModel]) -> str:

@@ -83,7 +83,8 @@ def _engines(stage: Stage, config: Config) -> set[str]:
 
 
 def _contents(stage: Stage, config: Config) -> dict[str, Any]:
-    """Fields behind which stand files of conversations: they count with the files' content, not with its place."""
+    """Fields that count by what they mean: files of conversations by their content, and validation episodes by their
+    number, whether it is stated or follows from `patience`."""
     values: dict[str, Any] = {}
     if "anchor" in stage.config:
         anchor = config.anchor
@@ -95,6 +96,8 @@ def _contents(stage: Stage, config: Config) -> dict[str, Any]:
         values["warm_start"] = {**section.model_dump(mode="json"), "file": digest}
     if "evaluation.retention" in stage.config and config.evaluation.retention:
         values["evaluation.retention"] = content_digest(RETENTION)
+    if "evaluation.validation_episodes" in stage.config:
+        values["evaluation.validation_episodes"] = config.evaluation.validation_count
     return values
 
 

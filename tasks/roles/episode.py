@@ -1,6 +1,6 @@
 """An episode: the policy plays one task in an environment of its own. Rollout, evaluation and `nlac play` share it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from schemas.rows import Episode, Split, Transition
@@ -19,7 +19,13 @@ class EpisodeResult:
 
 
 async def play_episode(
-    ctx: StageContext, task: Task, episode_id: str, *, key: str, uniform: float = 0.0
+    ctx: StageContext,
+    task: Task,
+    episode_id: str,
+    *,
+    key: str,
+    split: Split | None = None,
+    uniform: float = 0.0,
 ) -> EpisodeResult:
     """Play one episode with the policy, or with random legal actions in a share of steps (`uniform`).
 
@@ -33,11 +39,13 @@ async def play_episode(
         episode_id: of the episode's row.
         key: of its random streams, unique in the stage; the same in another run or evaluation, so that those are
             compared pairwise.
+        split: of the rows; by default the task's, which is train for a lent validation task.
         uniform: share of steps.
     """
     environment = ctx.new_environment(key)
     config, reward_is_success = ctx.config, ctx.config.environment.reward == "success"
     version = ctx.roles.model_version("policy", "policy")
+    split = split or task.split
     rows: list[Transition] = []
     status, error, steps = "ok", None, config.rollout.max_steps
     try:
@@ -67,7 +75,7 @@ async def play_episode(
                 error=outcome.error,
                 transition_id=transition_id,
                 episode_id=episode_id,
-                split=task.split,
+                split=split,
                 step=step,
                 task_id=task.task_id,
                 observation=state.observation,
@@ -103,7 +111,7 @@ async def play_episode(
         status=status,
         error=error,
         episode_id=episode_id,
-        split=task.split,
+        split=split,
         environment=environment.name,
         task_id=task.task_id,
         seed=task.seed,
@@ -119,18 +127,20 @@ async def play_episode(
     return EpisodeResult(episode, rows)
 
 
-async def play_all(ctx: StageContext, tasks: Sequence[Task], split: Split) -> list[EpisodeResult]:
-    """Play an episode a task, all concurrently, each in an environment of its own; training episodes explore."""
-    explores = split == "train"
-    uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=True) if explores else 0.0
+async def play_all(ctx: StageContext, tasks: Mapping[Split, Sequence[Task]]) -> list[EpisodeResult]:
+    """Play an episode a task of each split, all concurrently, each in an environment of its own; training episodes
+    explore."""
 
-    async def play(numbered: tuple[int, Task]) -> EpisodeResult:
-        number, task = numbered
+    async def play(numbered: tuple[Split, int, Task]) -> EpisodeResult:
+        split, number, task = numbered
+        explores = split == "train"
+        uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=True) if explores else 0.0
         key = f"{split}/{number:05d}"
         episode_id = f"{ctx.config.run}/{ctx.iteration:05d}/{key}"
-        return await play_episode(ctx, task, episode_id, key=key, uniform=uniform)
+        return await play_episode(ctx, task, episode_id, key=key, split=split, uniform=uniform)
 
-    return await ctx.map(enumerate(tasks), play, "episodes")
+    numbered = [(split, number, task) for split in tasks for number, task in enumerate(tasks[split])]
+    return await ctx.map(numbered, play, "episodes")
 
 
 def episode_metrics(results: Sequence[EpisodeResult]) -> dict[str, float]:

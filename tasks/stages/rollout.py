@@ -20,7 +20,7 @@ async def rollout(ctx: StageContext) -> Output:
     section = ctx.config.rollout
     count = section.first_episodes or section.episodes if ctx.iteration == 0 else section.episodes
     tasks = stream.sample(known, count) if count <= len(known) else stream.choices(known, k=count)
-    results = await play_all(ctx, tasks, "train")
+    results = await play_all(ctx, {"train": tasks})
     return Output(
         tables={
             "episodes": [r.episode for r in results],

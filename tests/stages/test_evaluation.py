@@ -1,20 +1,25 @@
 """Which games an evaluation plays, and the baseline beside its success rate."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schemas.config import Config
+from schemas.rows import Split
 from storage.store import Store
 from tasks.algorithms.nlac import NLAC
-from tasks.environments.base import EnvironmentModelFailed, Step
+from tasks.engines.protocol import Request
+from tasks.environments.base import EnvironmentModelFailed, Step, Task
+from tasks.environments.frozen_lake import FrozenLake
 from tasks.environments.textarena import TextArena
 from tasks.measures.baseline import Baseline, baseline
+from tasks.pipeline.runner import run_stage
 from tasks.runtime.context import stage_context
 from tasks.runtime.stage import Inputs
+from tests.support.committed import table
 from tests.support.iterations import Iterate
 
 
@@ -116,3 +121,66 @@ def test_a_run_measures_it_once_and_can_leave_it_out(
     without = iterate(make_config(algorithm="react", evaluation={"baseline": False}))[-1].committed
     row = without.scan("evaluations").collect().row(0, named=True)
     assert row["baseline"] is None and row["baseline_success_rate"] is None
+
+
+class Lending(FrozenLake):
+    """A lake without validation maps."""
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        return () if split == "validation" else super().tasks(split)
+
+
+def goes_down(request: Request) -> str:
+    """The scripted player of the lake."""
+    return "Thought: south\nAction: down"
+
+
+def test_lent_tasks_are_validated_on_and_never_rolled_out(
+    make_config: Callable[..., Config], store: Store
+) -> None:
+    def compute(stage: str, algorithm: str) -> None:
+        config = make_config(
+            "tests.stages.test_evaluation:goes_down",
+            algorithm=algorithm,
+            environment={"name": "tests.stages.test_evaluation:Lending", "options": {"maps": 4}},
+            rollout={"episodes": 39, "max_steps": 1},
+            evaluation={"episodes": 5, "validation_episodes": 6, "repeats": 2},
+        )
+        asyncio.run(run_stage(store, config, stage, 0))
+
+    compute("rollout", "nlac")
+    compute("evaluation", "react")  # of the untrained policy
+    train = {task.task_id for task in Lending(maps=4).tasks("train")}
+    rolled_out = set(table(store, "rollout", "episodes")["task_id"])
+    assert (len(train), len(rolled_out)) == (43, 39)
+    for name in ("episodes", "transitions"):
+        played = table(store, "evaluation", name)
+        assert dict(played["split"].value_counts().iter_rows()) == {"eval": 10, "validation": 12}
+        assert set(played.filter(split="validation")["task_id"]) == train - rolled_out
+    reported, chosen_by = table(store, "evaluation", "evaluations").iter_rows(named=True)
+    assert (reported["split"], reported["episodes"], reported["baseline"]) == ("eval", 10, "random")
+    assert (chosen_by["split"], chosen_by["episodes"], chosen_by["baseline"]) == ("validation", 12, None)
+
+
+def test_validation_episodes_are_as_many_as_early_stopping_needs(make_config: Callable[..., Config]) -> None:
+    def counted(**section: int) -> int:
+        return make_config(evaluation=section).evaluation.validation_count
+
+    assert (counted(), counted(episodes=5, patience=2), counted(validation_episodes=4, patience=2)) == (
+        0,
+        5,
+        4,
+    )
+
+
+def test_a_new_patience_reuses_an_evaluation_and_the_first_one_does_not(
+    make_config: Callable[..., Config], store: Store
+) -> None:
+    def evaluated(**section: int) -> str:
+        config = make_config(algorithm="react", evaluation={"baseline": False, **section})
+        return asyncio.run(
+            run_stage(store, config, "evaluation", 0, frozen=False)
+        ).committed.manifest.fingerprint
+
+    assert evaluated(patience=1) == evaluated(patience=3) == evaluated(validation_episodes=3) != evaluated()
+    assert table(store, "evaluation", "evaluations")["split"].to_list() == ["eval"]

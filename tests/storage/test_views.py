@@ -16,7 +16,7 @@ from storage.sql.render import render
 from storage.sql.views import connect
 from storage.store import Committed, Store
 from tests.support.committed import commit_rows
-from tests.support.rows import episode, improvement, training_row, transitions
+from tests.support.rows import episode, evaluation, improvement, training_row, transitions
 
 
 def rows(database: duckdb.DuckDBPyConnection, query: str) -> list[tuple[object, ...]]:
@@ -123,6 +123,25 @@ def test_columns_that_an_older_file_lacks_are_null(store: Store, monkeypatch: py
     found = rows(database, "select iteration, invalid_actions from episodes order by 1")
     assert found == [(0, None), (1, 0)]
     assert [c[0] for c in rows(database, "describe episodes")] == list(frame_schema(TABLES["episodes"]))
+
+
+def test_an_evaluation_of_before_there_was_validation_is_of_split_eval(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(TABLES["evaluations"], "VERSION", 2)
+        older = commit_rows(store, "evaluation", 0, {"evaluations": [evaluation("p", 3)]})
+    frame = to_frame(TABLES["evaluations"], [evaluation("p", 3)]).drop("split")
+    frame.write_parquet(older.path / "evaluations.parquet", metadata={"nlac.schema": "evaluations@2"})
+    restate(older, "evaluations.parquet")
+    newer = [evaluation("p", n, iteration=1, split=split) for n, split in ((4, "eval"), (5, "validation"))]
+    commit_rows(store, "evaluation", 1, {"evaluations": newer})
+    problems: list[str] = []
+    found = "select iteration, split, successes from evaluations order by all"
+    assert rows(connect(store, problems), found) == [
+        (0, "eval", 3), (1, "eval", 4), (1, "validation", 5),
+    ]  # fmt: skip
+    assert problems == [] and older.scan("evaluations").collect()["split"].to_list() == ["eval"]
 
 
 def test_fields_that_an_older_provenance_lacks_are_null(

@@ -14,6 +14,7 @@ from schemas.rows import (
     TrainingStep,
     Transition,
 )
+from schemas.rows.evaluated import Evaluated
 
 
 def generation(version: str) -> Generation:
@@ -198,11 +199,14 @@ def training_steps(count: int, stage: str = "critic-sft") -> list[TrainingStep]:
     ]
 
 
-def evaluation(policy_version: str, successes: int, *, iteration: int = 0, run: str = "trial") -> Evaluation:
+def evaluation(
+    policy_version: str, successes: int, *, iteration: int = 0, run: str = "trial", split: Evaluated = "eval"
+) -> Evaluation:
     """An evaluation over ten episodes."""
     return Evaluation(
         run=run,
         iteration=iteration,
+        split=split,
         policy_version=policy_version,
         environment="game",
         episodes=10,
