@@ -156,7 +156,7 @@ async def training(
     algorithm: AlgorithmName = None,
 ) -> State | None:
     """Iterations in a row; the last one is always evaluated. Finished iterations are not repeated, so running it again
-    goes on. With `evaluation.patience` it stops when evaluations have passed their peak, and says so.
+    goes on. With `evaluation.patience` it stops when validation figures have passed their peak, and says so.
 
     Args:
         iterations: How many, counted from `iteration`: 10 means iterations 0 to 9.

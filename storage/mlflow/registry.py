@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 CHAMPION = "champion"
 VERSION, RUN, SUCCESS = "nlac.version", "nlac.run", "nlac.success_rate"
+VALIDATION = "nlac.validation_success_rate"
 DIGEST = "nlac.digest"
 IS_PROMPT = "mlflow.prompt.is_prompt"
 
@@ -46,10 +47,11 @@ def register_adapters(client: "MlflowClient", experiment_id: str, run_id: str, c
 
 
 def crown(client: "MlflowClient", committed: Committed) -> None:
-    """Note an evaluation at the policy's model version, and point the aliases at the best ones.
+    """Note an evaluation at the policy's model version, and point the aliases at the best ones on the validation tasks.
 
     `champion` is the best over all runs of the data root. `champion-<run>` is the best of one run; take it where runs
-    play different environments. The higher success rate wins, and among equals the earlier version.
+    play different environments. The higher success rate on the validation tasks wins, and among equals the earlier
+    version. The eval split never chooses: without validation figures no alias moves.
     """
     m = committed.manifest
     if Evaluation.TABLE not in m.tables:
@@ -58,17 +60,18 @@ def crown(client: "MlflowClient", committed: Committed) -> None:
     for row in evaluations.iter_rows(named=True):
         for version in _versions(client, "policy"):
             if version.tags.get(VERSION) == row["policy_version"] and version.tags.get(RUN) == m.run:
-                client.set_model_version_tag("policy", version.version, SUCCESS, repr(row["success_rate"]))
+                tag = VALIDATION if row["split"] == "validation" else SUCCESS
+                client.set_model_version_tag("policy", version.version, tag, repr(row["success_rate"]))
                 client.set_model_version_tag(
                     "policy", version.version, "nlac.environment", row["environment"]
                 )
-    evaluated = [v for v in _versions(client, "policy") if SUCCESS in v.tags]
+    validated = [v for v in _versions(client, "policy") if VALIDATION in v.tags]
     run_alias = f"{CHAMPION}-{re.sub(r'[^A-Za-z0-9_-]', '_', m.run)}"
     for alias, candidates in (
-        (CHAMPION, evaluated),
-        (run_alias, [v for v in evaluated if v.tags.get(RUN) == m.run]),
+        (CHAMPION, validated),
+        (run_alias, [v for v in validated if v.tags.get(RUN) == m.run]),
     ):
-        best = max(candidates, key=lambda v: (float(v.tags[SUCCESS]), -int(v.version)), default=None)
+        best = max(candidates, key=lambda v: (float(v.tags[VALIDATION]), -int(v.version)), default=None)
         if best is not None and alias not in best.aliases:
             client.set_registered_model_alias("policy", alias, str(best.version))
 

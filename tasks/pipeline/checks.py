@@ -14,6 +14,7 @@ from tasks.engines.backends import EngineConfigError, check_engine, declared_cap
 from tasks.engines.models import ModelError, check_model
 from tasks.environments import UnusableEnvironment, check_environment_model, make_environment
 from tasks.environments.base import Environment, ListsActions, OffersTools, Unplayable
+from tasks.environments.splits import LENT, played_tasks, shared_tasks
 from tasks.prompting.rendering import role_templates
 from tasks.runtime.algorithm import Algorithm
 
@@ -65,6 +66,7 @@ def _problems(config: Config, algorithm: Algorithm, root: Path) -> Iterator[str]
         overrides = {**environment.templates, **overrides}
         yield from _exploration(config, environment)
         yield from _training_tasks(config, algorithm, environment)
+        yield from _validation_tasks(config, environment)
         yield from _native_calls(config, environment)
         for check in algorithm.checks:
             yield from check(config, environment)
@@ -154,6 +156,20 @@ def _training_tasks(config: Config, algorithm: Algorithm, environment: Environme
             f"environment: {environment.name} has no tasks to train on with these options, only held-out ones; change "
             f"environment.options, or set algorithm to react, which evaluates alone"
         )
+
+
+def _validation_tasks(config: Config, environment: Environment) -> Iterator[str]:
+    """Validation without tasks for it, or on tasks that another split has too."""
+    if not config.evaluation.validation_count:
+        return
+    if not played_tasks(environment, "validation"):
+        field = "validation_episodes" if config.evaluation.validation_episodes else "patience"
+        yield (
+            f"evaluation.{field}: {environment.name} has no validation tasks with these options, and fewer than {LENT} "
+            f"training tasks to lend one of; change environment.options, or leave evaluation.{field} empty"
+        )
+    for shared in shared_tasks(environment):
+        yield f"environment: {environment.name}: {shared}; give each split tasks of its own"
 
 
 def _retention(config: Config, engine: str) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""Stopping at the evaluation peak: every run forgets general instruction following in the end (paper, appendix B.6)."""
+"""Stopping at the validation peak: every run forgets general instruction following in the end (paper, appendix B.6).
+
+The eval split is only reported, never chosen by."""
 
 from collections.abc import Sequence
 
@@ -31,7 +33,7 @@ def stop_reason(store: Store, config: Config, before: int) -> str | None:
     Args:
         store: the artifact store.
         config: names the run and `evaluation.patience`.
-        before: the iteration that would begin; evaluations of all earlier ones count.
+        before: the iteration that would begin; all earlier ones with validation figures count.
 
     Raises:
         StoreError: `current.json` or a manifest is broken.
@@ -42,11 +44,13 @@ def stop_reason(store: Store, config: Config, before: int) -> str | None:
     for iteration in range(before):
         committed = store.committed(config.run, "evaluation", iteration)
         if committed is not None:
-            rates[iteration] = committed.scan("evaluations").collect()["success_rate"][0]
+            validated = committed.scan("evaluations").filter(split="validation").collect()
+            rates |= dict(validated.select("iteration", "success_rate").iter_rows())
     if not should_stop(list(rates.values()), config.evaluation.patience):
         return None
     best = list(rates)[best_evaluation(list(rates.values()))]
     return (
         f"stopped before iteration {before}: evaluation.patience {config.evaluation.patience}, and no evaluation since "
-        f"iteration {best} had a better success rate than its {rates[best]}; iteration {best} holds the best policy"
+        f"iteration {best} had a better success rate on the validation tasks than its {rates[best]}; iteration {best} "
+        "holds the best policy"
     )

@@ -181,15 +181,17 @@ def test_adapters_are_model_versions_whose_source_is_the_committed_folder(
     assert list(bridge.home.rglob("*.safetensors")) == []
 
 
-def test_the_best_evaluated_policy_is_the_champion(
+def test_the_policy_that_is_best_on_the_validation_tasks_is_the_champion(
     store: Store, bridge: Bridge, client: MlflowClient, tmp_path: Path
 ) -> None:
-    def trained_and_evaluated(iteration: int, successes: int) -> str:
+    def trained_and_evaluated(iteration: int, successes: int | None, reported: int) -> str:
         folder = adapter(tmp_path, f"policy{iteration}")
         trained = commit_rows(store, "policy-distillation", iteration, {}, adapters={"policy": folder})
         bridge.finish_stage(None, trained, CONFIG)
         version = trained.manifest.adapters["policy"].version
-        rows = [evaluation(version, successes, iteration=iteration)]
+        rows = [evaluation(version, reported, iteration=iteration)]
+        if successes is not None:
+            rows.append(evaluation(version, successes, iteration=iteration, split="validation"))
         bridge.finish_stage(None, commit_rows(store, "evaluation", iteration, {"evaluations": rows}), CONFIG)
         return version
 
@@ -198,13 +200,18 @@ def test_the_best_evaluated_policy_is_the_champion(
         first, second = (client.get_model_version_by_alias("policy", alias) for alias in aliases)
         return first.tags["nlac.version"], second.tags["nlac.version"]
 
-    trained_and_evaluated(0, 2)
-    better = trained_and_evaluated(1, 5)
+    trained_and_evaluated(0, None, 10)
+    assert client.get_registered_model("policy").aliases == {}, "the eval split is only reported"
+    trained_and_evaluated(1, 2, 9)
+    better = trained_and_evaluated(2, 5, 3)
     assert champion() == (better, better)
-    trained_and_evaluated(2, 5)
+    trained_and_evaluated(3, 5, 8)
+    trained_and_evaluated(4, None, 10)
     assert champion() == (better, better)
-    [parent] = runs(client, kind="iteration", iteration="1")
-    assert parent.data.metrics["success_rate"] == 0.5
+    [parent] = runs(client, kind="iteration", iteration="2")
+    assert (parent.data.metrics["success_rate"], parent.data.metrics["validation_success_rate"]) == (0.3, 0.5)
+    tags = client.get_model_version_by_alias("policy", "champion").tags
+    assert (tags["nlac.success_rate"], tags["nlac.validation_success_rate"]) == ("0.3", "0.5")
 
 
 @pytest.mark.slow
