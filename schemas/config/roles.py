@@ -40,6 +40,11 @@ class RoleSection(Section):
         "family's own form (needs structured: false)"
     )  # fmt: skip
 
+    @property
+    def line_limit(self) -> int | None:
+        """Most characters of a line of free text; None where lines are free."""
+        return self.line_chars if self.structured else None
+
     @model_validator(mode="after")
     def _thinks_freely(self) -> "RoleSection":
         if self.thinking and self.structured:

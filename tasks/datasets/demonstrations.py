@@ -4,9 +4,10 @@ The prompts are not in the file. They are rendered like any other, so a demonstr
 chat format of the model that learns from it.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 from pydantic import ValidationError
@@ -28,7 +29,18 @@ from tasks.prompting.role_prompts import (
 from tasks.prompting.truncation import Prompt
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import StageFailed
-from tasks.text.formats import future_segments, read_action, read_future, write_action, write_verdict
+from tasks.text.formats import (
+    action_regex,
+    future_regex,
+    future_segments,
+    read_action,
+    read_future,
+    verdict_regex,
+    write_action,
+    write_verdict,
+)
+
+DemonstratedRole = Literal["policy", "predict", "bootstrap", "evaluate", "refine"]
 
 COLUMNS = [name for name in Demonstration.model_fields if name not in {*Row.model_fields, "demonstration_id"}]
 """Of the file; those with a default may be missing."""
@@ -104,7 +116,25 @@ def _fault(ctx: StageContext, row: Demonstration) -> str | None:
         return f"answer: {row.answer!r} is no action of the environment ({form.description})"
     if row.role in ("predict", "bootstrap") and read_future(text).malformed:
         return "answer is empty; a future needs a description"
+    section = ctx.config.role(row.role)
+    if section.structured and not re.fullmatch(_grammar(ctx, row.role), text):
+        return (
+            f"{text[:80]!r} is not in the format that roles.{row.role} is sampled under; raise its line_chars "
+            f"({section.line_chars}), or set structured to false"
+        )
     return None
+
+
+def _grammar(ctx: StageContext, role: DemonstratedRole) -> str:
+    """The regular expression that a role is held to where it is structured."""
+    chars = ctx.config.role(role).line_chars
+    match role:
+        case "policy" | "refine":
+            return action_regex(ctx.environment.action_format, chars)
+        case "evaluate":
+            return verdict_regex(chars)
+        case "predict" | "bootstrap":
+            return future_regex(chars)
 
 
 def segments(row: Demonstration) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def drawn_examples(ctx: StageContext, transitions: Iterable[DrawnTransition]) ->
 def _policy_example(
     ctx: StageContext, row_id: str, transition: DrawnTransition, thought: str, action: str
 ) -> Example:
-    segments = (write_action(thought, action),)
+    segments = (write_action(thought, action, ctx.config.roles.policy.line_limit),)
     prompt = policy_prompt(ctx.prompts, transition.state, label=segments, trains=True)
     example = Example(
         row_id=row_id,

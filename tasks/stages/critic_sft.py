@@ -186,6 +186,8 @@ STAGE = Stage(
         "replay.alpha",
         "roles.policy.tool_calls",
         "roles.policy.max_tokens",
+        "roles.policy.structured",
+        "roles.policy.line_chars",
         "roles.predict.max_tokens",
     ),
     roles=(),

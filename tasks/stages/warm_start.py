@@ -64,7 +64,7 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
 
 STAGE = Stage(
     name="warm-start",
-    version=3,
+    version=4,
     pool="training",
     reads=(),
     writes=(Demonstration, TrainingRow, TrainingStep),
@@ -74,7 +74,7 @@ STAGE = Stage(
         "warm_start",
         "anchor",
         "roles.policy.tool_calls",
-        *(f"roles.{role}.max_tokens" for role in NEEDS),
+        *(f"roles.{role}.{name}" for role in NEEDS for name in ("max_tokens", "structured", "line_chars")),
     ),
     roles=(),
     templates=("policy", "predict", "bootstrap", "evaluate", "refine"),

@@ -1,6 +1,8 @@
 """Formats of the roles' texts: ReAct actions, futures with a thought, verdicts.
 
-Parsing never guesses: a text that lacks its format is marked malformed or not valid, and its row records that.
+One grammar a role: what may be sampled under it may be trained on, and the reverse. The thought is optional, because
+correction may drop it. Parsing never guesses: a text that lacks its format is marked malformed or not valid, and its
+row records that.
 """
 
 import re
@@ -43,6 +45,27 @@ def _line(chars: int) -> str:
     return rf"[^\n]{{1,{chars}}}"
 
 
+def _thought(chars: int) -> str:
+    """Regular expression of an optional line of thought."""
+    return rf"(?:Thought: {_line(chars)}\n)?"
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks."""
+    return " ".join(filter(None, (line.strip() for line in text.split("\n"))))
+
+
+def label_thought(thought: str, chars: int | None) -> str:
+    """A thought as a label has it: on one line, and "" where it would fill the line: it was cut there, or is too long.
+
+    Args:
+        thought: as it was written.
+        chars: most characters of a line where the role is sampled; None: no limit.
+    """
+    line = one_line(thought)
+    return "" if chars is not None and len(line) >= chars else line
+
+
 @dataclass(frozen=True)
 class Action:
     """A thought and an environment action, parsed from a model's text."""
@@ -53,14 +76,14 @@ class Action:
 
 
 def action_regex(form: ActionFormat, chars: int) -> str:
-    """The format of a whole action, for structured output: a thought of up to `chars` characters on one line, then the
-    environment's own format."""
-    return rf"Thought: {_line(chars)}\nAction: (?:{form.regex})"
+    """The format of a whole action, for structured output: a line of thought of up to `chars` characters or none, then
+    the environment's own format."""
+    return rf"{_thought(chars)}Action: (?:{form.regex})"
 
 
 def future_regex(chars: int) -> str:
-    """The format of a future: a line of thought and a line of description, each up to `chars` characters."""
-    return rf"Thought: {_line(chars)}\nFuture: {_line(chars)}"
+    """The format of a future: at most one line of thought, and a line of description, each up to `chars` characters."""
+    return rf"{_thought(chars)}Future: {_line(chars)}"
 
 
 def verdict_regex(chars: int) -> str:
@@ -77,8 +100,9 @@ def read_action(text: str, form: ActionFormat) -> Action:
     return Action(thought, action, valid=re.fullmatch(form.reads or form.regex, action) is not None)
 
 
-def write_action(thought: str, action: str) -> str:
-    """The text of an action; without a thought, the action line alone."""
+def write_action(thought: str, action: str, chars: int | None = None) -> str:
+    """The text of an action; without a thought, the action line alone. `chars`: as for `label_thought`."""
+    thought = label_thought(thought, chars)
     return f"Thought: {thought}\nAction: {action}" if thought else f"Action: {action}"
 
 
@@ -102,7 +126,8 @@ def read_future(text: str) -> FutureText:
 
 def future_segments(thought: str, description: str) -> tuple[str, str]:
     """The label for the predict prompt, as (everything before the description, the description)."""
-    return (f"Thought: {thought}\nFuture:" if thought else "Future:"), f" {description}"
+    thought = one_line(thought)
+    return (f"Thought: {thought}\nFuture:" if thought else "Future:"), f" {one_line(description)}"
 
 
 @dataclass(frozen=True)
@@ -115,7 +140,7 @@ class Verdict:
 
 def write_verdict(optimal: bool, reason: str) -> str:
     """The text of a verdict."""
-    return f"Optimal: {'yes' if optimal else 'no'}\nReason: {reason}"
+    return f"Optimal: {'yes' if optimal else 'no'}\nReason: {one_line(reason)}"
 
 
 def read_verdict(text: str) -> Verdict:

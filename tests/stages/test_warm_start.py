@@ -87,18 +87,20 @@ def test_rows_that_are_no_answer_of_their_role_are_kept_with_the_reason(
     spoilt = told.head(3).with_columns(answer=pl.Series(["[5]", "[50]", "five"]))
     evaluate = told.filter(role="evaluate").head(1).with_columns(optimal=pl.lit(None, pl.Boolean))
     (tmp_path / "f").mkdir()
-    spoilt.extend(evaluate).write_parquet(tmp_path / "f" / "spoilt.parquet")
+    long = told.filter(role="evaluate").head(1).with_columns(answer=pl.lit("too low " * 20))
+    spoilt.extend(evaluate).extend(long).write_parquet(tmp_path / "f" / "spoilt.parquet")
     config = make_config(
         warm_start={"file": str(tmp_path / "f" / "spoilt.parquet"), **WARM}, algorithm="react"
     )
     warm = iterate(config)[0].committed
     rows = warm.scan("demonstrations").select("status", "error").collect().rows()
-    assert [status for status, _ in rows] == ["ok", "unusable", "unusable", "unusable"]
+    assert [status for status, _ in rows] == ["ok", *["unusable"] * 4]
     assert "'[50]' is no action of the environment" in rows[1][1]
     assert rows[3][1] == "optimal is empty; a demonstration of role evaluate needs it"
+    assert "not in the format that roles.evaluate is sampled under; raise its line_chars" in rows[4][1]
     assert warm.manifest.tables["training_rows"].rows == 1
 
-    spoilt.tail(3).write_parquet(tmp_path / "f" / "worse.parquet")
+    spoilt.tail(4).write_parquet(tmp_path / "f" / "worse.parquet")
     worse = make_config(
         run="worse", warm_start={"file": str(tmp_path / "f" / "worse.parquet"), **WARM}, algorithm="react"
     )
