@@ -24,7 +24,7 @@ class RoleSection(Section):
     )  # fmt: skip
     line_chars: PositiveInt = Field(
         80, description="structured: most characters of free text after a label. Two such lines should fit into "
-        "max_tokens, or the text ends before its second label"
+        "max_tokens. A text that fills max_tokens or a line is cut, and is not trained on"
     )  # fmt: skip
     template: str | None = Field(None, description="path of a prompt template that replaces the shipped one")
     thinking: bool = Field(
@@ -59,12 +59,12 @@ class RoleSection(Section):
 class RolesSection(Section):
     """The six roles, told apart by the prompt alone."""
 
-    policy: RoleSection = RoleSection(max_tokens=40, structured=True, line_chars=60)
-    predict: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True)
-    bootstrap: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True)
-    correct: RoleSection = RoleSection(temperature=0.5, max_tokens=32)
+    policy: RoleSection = RoleSection(max_tokens=64, structured=True, line_chars=120)
+    predict: RoleSection = RoleSection(max_tokens=96, structured=True, line_chars=120)
+    bootstrap: RoleSection = RoleSection(max_tokens=96, structured=True, line_chars=120)
+    correct: RoleSection = RoleSection(temperature=0.5, max_tokens=64)
     evaluate: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True, line_chars=100)
-    refine: RoleSection = RoleSection(temperature=0.7, max_tokens=48, structured=True, line_chars=60)
+    refine: RoleSection = RoleSection(temperature=0.7, max_tokens=64, structured=True, line_chars=120)
 
     @model_validator(mode="before")
     @classmethod

@@ -16,7 +16,7 @@ class Future(Row):
     critique_id: str = Field(description="-> critiques (the critique that reads it)")
     thought: str = Field(description="the successor's reasoning; empty for a rollout")
     description: str = Field(description="the predicted future, or what happened in the rollout")
-    malformed: bool = Field(description="it lacked its format; the whole text is the description")
+    malformed: bool = Field(description="it lacked its format, or a limit cut it; read all the same")
     source: Literal["successor", "rollout"] | None = Field(
         None, description="successor: predicted; rollout: a Monte-Carlo rollout of the policy; NULL in older files: "
         "predicted"

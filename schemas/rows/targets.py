@@ -66,11 +66,11 @@ class BellmanTarget(Row):
     next_action_text: str | None = Field(None, description="a' as the model wrote it")
     next_future: str | None = Field(None, description="d' ~ M_target(.|s',a')")
     next_future_malformed: bool | None = Field(
-        None, description="d' lacked its format; the whole text was taken"
+        None, description="d' lacked its format, or a limit cut it; the backup reads it all the same"
     )
     thought: str = Field(description="the backup's chain of thought")
     description: str = Field(description="d, the future seen from (s,a)")
-    malformed: bool = Field(description="the backup lacked its format; the whole text is the description")
+    malformed: bool = Field(description="the backup lacked its format, or a limit cut it; not trained on")
     next_action_generation: Generation | None = Field(None, description="provenance of a'")
     next_future_generation: Generation | None = Field(None, description="provenance of d'")
     generation: Generation | None = Field(None, description="provenance of thought and description")

@@ -4,6 +4,7 @@ The value of an action is the probability of "Optimal: yes" against "Optimal: no
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from schemas.config import Config
 from schemas.rows import Critique
@@ -11,6 +12,7 @@ from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.environments.base import Task
 from tasks.improvement.refine import Improved
 from tasks.improvement.validate import make_proposal
+from tasks.roles.answers import why_cut
 from tasks.runtime.algorithm import Algorithm, Method
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Bound
@@ -27,6 +29,8 @@ async def best_action(
     """The tried action of the highest `yes_probability`, the first of equals, with the thought that the policy wrote.
     It is distilled if the environment would accept it."""
     best = max(tried, key=lambda critique: critique.yes_probability or 0.0)
+    action = read_action(best.action_text, ctx.environment.action_format)
+    whole = why_cut(best.action_text, best.action_generation) is None
     row = await make_proposal(
         ctx,
         best,
@@ -35,7 +39,7 @@ async def best_action(
         round_=1,
         kind="chosen",
         text=best.action_text,
-        action=read_action(best.action_text, ctx.environment.action_format),
+        action=replace(action, valid=action.valid and whole),
     )
     update = {
         "distil": row.status == "ok",

@@ -17,6 +17,7 @@ from tasks.environments.base import Task
 from tasks.improvement.critique import Candidate, critique_action
 from tasks.improvement.validate import make_proposal
 from tasks.prompting.role_prompts import Attempt
+from tasks.roles.answers import cut_answer, why_cut
 from tasks.roles.corrector import rewrite
 from tasks.roles.refiner import choose, refine
 from tasks.runtime.algorithm import Algorithm, Method
@@ -65,7 +66,8 @@ class Refiner:
     async def run(self) -> Improved:
         first = Attempt(self.critique.action_text, bool(self.critique.optimal), self.critique.critique)
         if self.critique.optimal:
-            kept = Action(self.critique.thought, self.critique.action, True)
+            whole = why_cut(self.critique.action_text, self.critique.action_generation) is None
+            kept = Action(self.critique.thought, self.critique.action, whole)
             await self._finish(
                 await self._row(1, "kept", self.critique.action_text, kept), correct_thought=False
             )
@@ -85,6 +87,8 @@ class Refiner:
             row = row.model_copy(update={"generation": answer.generation, "reasoning": answer.reasoning})
             if answer.error:
                 row = row.model_copy(update={"status": "engine_error", "error": answer.error})
+            elif fault := cut_answer(self.ctx.config.roles.refine, answer):
+                row = row.model_copy(update={"status": "cut", "error": fault})
             attempt, row = await self._critique(row, round_) if rounds > 1 else (None, row)
             if rounds == 1 or (attempt is not None and attempt.optimal):
                 await self._finish(row)

@@ -6,7 +6,7 @@ from schemas.rows import Critique, Refinement
 from storage.history import State
 from tasks.environments.base import EpisodeFailed, Task, would_accept
 from tasks.runtime.context import StageContext
-from tasks.text.formats import Action, read_action
+from tasks.text.formats import Action, label_thought, read_action
 
 
 async def make_proposal(
@@ -37,7 +37,7 @@ async def make_proposal(
     form = ctx.environment.action_format
     past = [read_action(turn.text, form).action for turn in state.turns]
     proposal_id = f"{critique.sample_id}/r/{round_}"
-    status, fault = "invalid_action", "no action in its format"
+    status, fault = "invalid_action", "no whole action in its format"
     valid = action.valid
     if valid:
         fault = "the environment does not accept the action"
@@ -59,7 +59,7 @@ async def make_proposal(
         kind=kind,
         action_text=text,
         thought_before=action.thought,
-        thought=action.thought,
+        thought=label_thought(action.thought, ctx.config.roles.policy.line_limit),
         action=action.action,
         valid=valid,
         changed=action.action != critique.action,

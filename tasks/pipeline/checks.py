@@ -78,6 +78,7 @@ def _problems(config: Config, algorithm: Algorithm, root: Path) -> Iterator[str]
             template_text(name, overrides)
         except PromptError as error:
             yield f"roles: {error}"
+    yield from _limits(config, algorithm)
     yield from _general_chat(config)
     yield from _warm_start(config)
     yield from _data_root(root)
@@ -98,6 +99,21 @@ def _algorithm(config: Config, algorithm: Algorithm) -> Iterator[str]:
             yield (
                 f"anchor.chat_share: with {name}.mix {mix:g} and {name}.batch_rows {rows} no row of the stage's own is "
                 f"left in a batch; lower anchor.chat_share or {name}.mix"
+            )
+
+
+def _limits(config: Config, algorithm: Algorithm) -> Iterator[str]:
+    """Limits under which the successor could not write what it learns to write."""
+    own, label = config.roles.predict, config.roles.bootstrap
+    if not algorithm.has_critic:
+        return
+    names = ["max_tokens"] if own.thinking or not label.thinking else []  # a hidden thought takes tokens too
+    names += ["line_chars"] if own.structured and label.structured else []
+    for name in names:
+        if getattr(own, name) < getattr(label, name):
+            yield (
+                f"roles.predict.{name}: {getattr(own, name)} is less than roles.bootstrap.{name} "
+                f"{getattr(label, name)}, whose texts the role learns to write; raise it, or lower the other"
             )
 
 

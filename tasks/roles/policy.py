@@ -1,10 +1,12 @@
 """The policy: a ~ pi(.|s)."""
 
 import random
+from dataclasses import replace
 
 from storage.history import State
 from tasks.environments.base import Environment, ListsActions
 from tasks.prompting.role_prompts import policy_prompt
+from tasks.roles.answers import why_cut
 from tasks.runtime.context import StageContext
 from tasks.runtime.role_client import Answer
 from tasks.text.formats import Action, action_regex, read_action, write_action
@@ -15,7 +17,11 @@ UNIFORM = "uniform"
 async def sample_action(
     ctx: StageContext, state: State, *, adapter: str, request_key: str, uniform: float = 0.0
 ) -> tuple[Answer, Action]:
-    """a ~ pi(.|s) under the plain policy prompt; with probability `uniform`, a random legal action instead."""
+    """a ~ pi(.|s) under the plain policy prompt; with probability `uniform`, a random legal action instead.
+
+    An action that max_tokens cut is not valid. Of one whose thought filled its line, the label leaves the thought out
+    (`tasks.text.formats.label_thought`).
+    """
     form = ctx.environment.action_format
     if uniform:
         stream = random.Random(ctx.roles.seed(UNIFORM, request_key))
@@ -24,7 +30,8 @@ async def sample_action(
     regex = action_regex(form, ctx.config.roles.policy.line_chars)
     prompt = policy_prompt(ctx.prompts, state)
     answer = await ctx.roles.ask("policy", prompt, adapter=adapter, request_key=request_key, regex=regex)
-    return answer, read_action(answer.text, form)
+    action = read_action(answer.text, form)
+    return answer, replace(action, valid=action.valid and why_cut(answer.text, answer.generation) is None)
 
 
 def _uniform_action(environment: Environment, state: State, stream: random.Random) -> tuple[Answer, Action]:

@@ -4,9 +4,10 @@ import asyncio
 
 from storage.history import State
 from tasks.prompting.role_prompts import predict_prompt
+from tasks.roles.answers import read_whole_future
 from tasks.runtime.context import StageContext
 from tasks.runtime.role_client import Answer
-from tasks.text.formats import FutureText, future_regex, read_future
+from tasks.text.formats import FutureText, future_regex
 
 
 async def predict_futures(
@@ -20,6 +21,6 @@ async def predict_futures(
         answer = await ctx.roles.ask(
             "predict", prompt, adapter=adapter, request_key=request_key, sample=sample, regex=regex
         )
-        return answer, read_future(answer.text)
+        return answer, read_whole_future(ctx.config.roles.predict, answer)
 
     return list(await asyncio.gather(*(one(number) for number in range(count))))

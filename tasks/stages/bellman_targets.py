@@ -41,14 +41,14 @@ async def bellman_targets(ctx: StageContext) -> Output:
         return await bellman_target(ctx, sample, transitions[sample.transition_id])
 
     targets = await ctx.map(samples, back_up, "targets")
-    usable = [t for t in targets if t.status == "ok"]
+    written = [t for t in targets if t.description]
     return Output(
         tables={"replay_samples": list(samples), "bellman_targets": list(targets)},
         rows_in=len(samples),
         metrics={
             **measure_replay(ctx, samples),
             "terminal_share": sum(t.terminal for t in targets) / len(targets),
-            "malformed_share": sum(t.malformed for t in usable) / max(len(usable), 1),
+            "malformed_share": sum(t.malformed for t in written) / max(len(written), 1),
         },
     )
 
@@ -56,7 +56,7 @@ async def bellman_targets(ctx: StageContext) -> Output:
 async def bellman_target(
     ctx: StageContext, sample: ReplaySample, transition: DrawnTransition
 ) -> BellmanTarget:
-    """One language Bellman backup; a failed request or an empty text is a row with a status."""
+    """One language Bellman backup; a failed request, an empty text, or one that is no label is a row with a status."""
     key = sample.sample_id
     row = BellmanTarget(
         run=ctx.config.run,
@@ -91,7 +91,7 @@ async def bellman_target(
     )
     if answer.error or not described.description:
         return _failed(row, "backup_failed", answer.fault)
-    return row
+    return _failed(row, "malformed", described.fault) if described.fault else row
 
 
 async def draw_next(ctx: StageContext, row: BellmanTarget, after: State, request_key: str) -> BellmanTarget:

@@ -195,7 +195,7 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
 
 STAGE = Stage(
     name="cot-correction",
-    version=3,
+    version=4,
     pool="inference",
     reads=(BellmanTarget, Transition),
     writes=(CorrectedTarget,),

@@ -97,7 +97,7 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
 
 STAGE = Stage(
     name="critique",
-    version=5,
+    version=6,
     pool="inference",
     reads=(ReplaySample, Transition),
     writes=(Critique, Future),

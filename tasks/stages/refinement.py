@@ -66,7 +66,7 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
 
 STAGE = Stage(
     name="refinement",
-    version=7,
+    version=8,
     pool="inference",
     reads=(Critique, Future, Transition),
     writes=(Refinement, Critique, Future),

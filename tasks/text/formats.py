@@ -108,20 +108,25 @@ def write_action(thought: str, action: str, chars: int | None = None) -> str:
 
 @dataclass(frozen=True)
 class FutureText:
-    """A thought and the description of a future. If `malformed`, the text has no 'Future:' and all of it is the
-    description."""
+    """A thought and the description of a future. `fault` says why it is no label; without a 'Future:' all of the text
+    is the description."""
 
     thought: str
     description: str
-    malformed: bool
+    fault: str | None = None
+
+    @property
+    def malformed(self) -> bool:
+        """Whether it is no label."""
+        return self.fault is not None
 
 
 def read_future(text: str) -> FutureText:
     """Parse a predicted or backed-up future."""
     parts = _split(text, _FUTURE)
     if parts is None or not parts[1]:
-        return FutureText("", text.strip(), malformed=True)
-    return FutureText(*parts, malformed=False)
+        return FutureText("", text.strip(), "the text has no description behind 'Future:'")
+    return FutureText(*parts)
 
 
 def future_segments(thought: str, description: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -267,24 +268,30 @@ def test_the_same_seed_gives_the_same_rows_twice_and_another_one_others(
 
 
 def test_a_model_that_answers_rubbish_gives_rows_with_a_status(
-    store: Store, make_config: Callable[..., Config], iterate: Iterate
+    store: Store, make_config: Callable[..., Config], iterate: Iterate, tmp_path: Path
 ) -> None:
     roles = {r: {"engine": "rules", "structured": False} for r in ("policy", "evaluate", "refine")}
-    config = make_config(rules="tests.support.rules:rubbish", roles=roles, replay={"transitions": 30})
-    with pytest.raises(StageFailed, match="no critique is usable") as failed:
-        iterate(config)
-    assert "nlac sql" in str(failed.value)
+    rubbish: dict[str, Any] = {"rules": "tests.support.rules:rubbish", "replay": {"transitions": 30}}
+    with pytest.raises(StageFailed, match="no Bellman target is usable"):
+        iterate(make_config(roles=roles, **rubbish))
     transitions = table(store, "rollout", "transitions")
     assert not transitions["action_valid"].any()
     targets = table(store, "bellman-targets", "bellman_targets")
-    assert {"ok", "backup_failed"} <= set(targets["status"])
-    assert targets.filter(pl.col("status") != "ok")["error"].is_not_null().all()
-    assert targets.filter(status="ok")["malformed"].all()
-    critiques = table(store, "critique", "critiques")
+    assert {"malformed", "backup_failed"} <= set(targets["status"]) and "ok" not in set(targets["status"])
+    assert targets["error"].is_not_null().all()
+    assert targets.filter(status="malformed")["malformed"].all()
+
+    sane = {"backend": "scripted", "rules": "tests.support.rules:number_game"}
+    config = make_config(roles={**roles, "bootstrap": {"engine": "sane"}}, engines={"sane": sane}, **rubbish)
+    judged = Store(tmp_path / "judged")
+    with pytest.raises(StageFailed, match="no critique is usable") as failed:
+        iterate(config, at=judged)
+    assert "nlac sql" in str(failed.value)
+    critiques = table(judged, "critique", "critiques")
     assert "unreadable_verdict" in set(critiques["status"])
     assert critiques["optimal"].is_null().all()
-    assert store.committed("trial", "refinement", 0) is None
-    rejected = store.committed("trial", "critique", 0).manifest.tables["critiques"].rejected
+    assert judged.committed("trial", "refinement", 0) is None
+    rejected = judged.committed("trial", "critique", 0).manifest.tables["critiques"].rejected
     assert rejected == critiques.height
 
 
