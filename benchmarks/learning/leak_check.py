@@ -4,7 +4,7 @@ python -m benchmarks.learning.leak_check [--verbose]
 
 Prints tables by style, kind and part, and the bars; writes benchmarks/out/leak_check.json. Ends non-zero when a bar is
 missed. A part is when its cases were written: `dev` with the detector, `second` after its first version, `held` after
-its last, so `held` alone says how it does on what it has not seen.
+its last, so `held` alone says how it does on what it has not seen. `hidden` cases are hidden chains of thought.
 """
 
 from collections.abc import Callable, Iterable

@@ -29,9 +29,10 @@ class RoleSection(Section):
     template: str | None = Field(None, description="path of a prompt template that replaces the shipped one")
     thinking: bool = Field(
         False, description="let a model whose chat template supports it write a hidden chain of thought before the "
-        "answer. Column `reasoning` keeps it; no prompt shows it, and it is never trained on. max_tokens covers both. "
-        "false: the answer comes at once (enable_thinking off, or the block closed empty). Among servers, only those "
-        "with options.server vllm receive the setting"
+        "answer. Column `reasoning` keeps it, and no later prompt shows it. policy and predict are trained on it "
+        "too, after correction (docs/models.md). max_tokens covers both. false: the answer comes at once "
+        "(enable_thinking off, or the block closed empty). Among servers, only those with options.server vllm receive "
+        "the setting"
     )  # fmt: skip
 
     tool_calls: Literal["text", "native"] = Field(

@@ -17,6 +17,10 @@ class CorrectionSection(Section):
     )  # fmt: skip
     threshold: Share = Field(0.0, description="largest share of leaking words that passes")
     attempts: PositiveInt = Field(2, description="rewrites tried before giving up")
+    reasoning_chars: PositiveInt = Field(
+        4000, description="longest hidden chain of thought in a label, in characters; of a longer one the end is kept, "
+        "which leads to the answer"
+    )  # fmt: skip
     on_failure: Literal["drop_thought", "drop_row"] = Field(
         "drop_thought", description="if no rewrite passes: keep the row without its thought, or drop the row"
     )

@@ -64,7 +64,7 @@ class Refinement(Row):
     """One proposal to improve an action. `distil` marks the one row per sample that the policy is trained on."""
 
     TABLE: ClassVar[str] = "refinements"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     refinement_id: str = Field(description="sample_id/r/round")
     critique_id: str = Field(description="-> critiques (the critique it answers)")
     sample_id: str = Field(description="-> replay_samples")
@@ -81,12 +81,27 @@ class Refinement(Row):
     valid: bool = Field(description="the environment would accept it")
     changed: bool = Field(description="the environment action differs from that of the action to improve")
     verdict: Literal["clean", "rewritten", "thought_dropped", "row_dropped"] | None = Field(
-        None, description="correction of the thought; NULL when none was needed or reached"
-    )
+        None, description="correction of the thought, the worse one of visible and hidden; NULL when none was needed "
+        "or reached"
+    )  # fmt: skip
     leak_before: float | None = Field(None, description="share of the thought's words inside leaks, before")
     leak_after: float | None = Field(None, description="the same for the thought kept")
     distil: bool = Field(description="goes into policy distillation")
     generation: Generation | None = Field(None, description="provenance of the refined action")
     correction_generation: Generation | None = Field(None, description="provenance of the corrected thought")
-    reasoning: str | None = Field(None, description="the refiner's hidden chain of thought, never trained on")
+    reasoning: str | None = Field(
+        None, description="the refiner's hidden chain of thought, before correction"
+    )
     correction_reasoning: str | None = Field(None, description="that of the thought's last rewrite")
+    label_reasoning: str | None = Field(
+        None, description="the hidden chain of thought distilled before the action, after correction; NULL: the policy "
+        "does not think, or nothing was left"
+    )  # fmt: skip
+    reasoning_verdict: Literal["clean", "rewritten", "thought_dropped", "row_dropped"] | None = Field(
+        None, description="correction of the hidden chain of thought; NULL: none was needed"
+    )
+    reasoning_leak_before: float | None = Field(
+        None, description="share of its words inside leaks, before correction"
+    )
+    reasoning_leak_after: float | None = Field(None, description="the same for what is trained on")
+    reasoning_generation: Generation | None = Field(None, description="provenance of its last rewrite")

@@ -77,7 +77,7 @@ class BellmanTarget(Row):
     other_draws: list[BootstrapDraw] | None = Field(
         None, description="draws 2 to J of (a', d') (backup.draws), for log p_B alone; NULL: there are none"
     )
-    reasoning: str | None = Field(None, description="the backup's hidden chain of thought, never trained on")
+    reasoning: str | None = Field(None, description="the backup's hidden chain of thought, before correction")
     next_action_reasoning: str | None = Field(None, description="that of a'")
     next_future_reasoning: str | None = Field(None, description="that of d'")
 
@@ -86,13 +86,14 @@ class CorrectedTarget(Row):
     """A target whose thought no longer asserts what the student can't see (paper, appendix B.2)."""
 
     TABLE: ClassVar[str] = "corrected_targets"
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     corrected_id: str = Field(description="same as its target_id")
     target_id: str = Field(description="-> bellman_targets")
     transition_id: str = Field(description="-> transitions")
     verdict: Literal["clean", "rewritten", "thought_dropped", "row_dropped"] = Field(
-        description="clean: nothing to correct; rewritten: a rewrite passed; the others: no rewrite passed"
-    )
+        description="clean: nothing to correct; rewritten: a rewrite passed; the others: no rewrite passed. The worse "
+        "one of visible and hidden thought"
+    )  # fmt: skip
     thought_before: str = Field(description="the backup's thought")
     thought: str = Field(description="the thought trained on; empty when dropped")
     description: str = Field(description="copied from the target, never regenerated")
@@ -130,6 +131,18 @@ class CorrectedTarget(Row):
     dropped_chars: int | None = Field(
         None, description="characters left out of that prompt, those exchanges included"
     )
+    label_reasoning: str | None = Field(
+        None, description="the backup's hidden chain of thought that the label begins with, after correction; NULL: "
+        "roles.predict does not think, or nothing was left"
+    )  # fmt: skip
+    reasoning_verdict: Literal["clean", "rewritten", "thought_dropped", "row_dropped"] | None = Field(
+        None, description="correction of the hidden chain of thought; NULL: none was needed"
+    )
+    reasoning_leak_before: float | None = Field(
+        None, description="share of its words inside leaks, before correction"
+    )
+    reasoning_leak_after: float | None = Field(None, description="the same for what is trained on")
+    reasoning_generation: Generation | None = Field(None, description="provenance of its last rewrite")
 
 
 class Priority(Row):

@@ -181,6 +181,31 @@ class ChatTemplate:
         except TemplateError as refused:
             raise RequestError(f"the chat template refuses this answer: {refused}") from refused
 
+    def reasoning(self, text: str, *, whole: bool = False) -> str:
+        """A hidden chain of thought as a model of this family writes it before its answer.
+
+        Args:
+            text: the chain of thought.
+            whole: with the opening mark even where the prompt of a thinking turn holds it.
+        """
+        mark, blank = self._reasoning_form
+        given = "" if whole else self._apply([_QUESTION], (), thinking=True, add_generation_prompt=True)
+        opened = opening_of(given)
+        begun = "" if opened else f"{mark}{blank}"
+        if opened and not given[-1].isspace():
+            begun = blank
+        return f"{begun}{text}{blank}{CLOSING[mark]}{blank * 2}"
+
+    @cached_property
+    def _reasoning_form(self) -> tuple[str, str]:
+        """The mark that opens a hidden chain of thought, and what stands between mark and text."""
+        prompts = [
+            self._apply([_QUESTION], (), thinking, add_generation_prompt=True) for thinking in (True, False)
+        ]
+        source = "".join([*prompts, str(self.tokenizer.chat_template)])
+        mark = next((mark for mark in CLOSING if mark in source), next(iter(CLOSING)))
+        return mark, "\n" if mark == "<think>" else ""
+
     def _said(self, answer: Message, tools: Sequence[Tool]) -> str:
         """An assistant's message as the template prints it, without the beginning and end of the turn."""
         # Some templates print the tools elsewhere once a call is answered, so the chat holds a single question.

@@ -41,6 +41,7 @@ class ChatTokenizer:
         self.tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer)
         self.render, self.fit = self._template.render, self._template.fit
+        self.reasoning_text = self._template.reasoning
         added = tokenizer.added_tokens_decoder
         self._special = {i for i, token in added.items() if token.special} | set(tokenizer.all_special_ids)
         # Marks of reasoning and calls stay in the text, even where they are special tokens.
@@ -57,20 +58,31 @@ class ChatTokenizer:
         self._prompt = lru_cache(maxsize=PROMPTS)(self._encode_prompt)
 
     def prompt_ids(
-        self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), thinking: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        thinking: bool = False,
+        reasoning: str | None = None,
     ) -> list[int]:
-        """Token ids up to where the assistant's next turn begins.
+        """Token ids up to where the assistant's next turn begins, or behind its hidden chain of thought.
 
         Args:
             messages: the chat.
             tools: tools on offer.
-            thinking: begin the turn with a hidden chain of thought, if the family supports one. Scoring and training
-                do without.
+            thinking: begin the turn with a hidden chain of thought, if the family supports one.
+            reasoning: a given chain of thought, behind which the answer is scored.
 
         Raises:
             RequestError: the template refuses the messages.
         """
-        return list(self._prompt(json.dumps([list(messages), list(tools)]), thinking))
+        prompt = self._prompt(json.dumps([list(messages), list(tools)]), thinking or bool(reasoning))
+        return [*prompt, *self.reasoning_ids(reasoning)]
+
+    def reasoning_ids(self, reasoning: str | None) -> list[int]:
+        """Token ids of a hidden chain of thought as a model of this family samples it, up to where the answer begins;
+        none where there is none."""
+        return self._answer_ids(self.reasoning_text(reasoning)) if reasoning else []
 
     def _encode_prompt(self, chat: str, thinking: bool) -> list[int]:
         messages, tools = json.loads(chat)

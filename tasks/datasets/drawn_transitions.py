@@ -27,6 +27,7 @@ class DrawnTransition:
     next_observation: str
     done: bool
     task_id: str
+    reasoning: str | None = None  # the hidden chain of thought behind a
 
     @property
     def next_state(self) -> State:
@@ -42,7 +43,7 @@ def load_drawn(inputs: Inputs, ids: Iterable[str]) -> dict[str, DrawnTransition]
         whole_episodes(train, wanted)
         .select(
             "transition_id", "episode_id", "step", "observation", "raw_action", "thought", "action", "action_valid",
-            "reward", "next_observation", "done", "task_id",
+            "reasoning", "reward", "next_observation", "done", "task_id",
         )
         .collect(engine="streaming")
     )  # fmt: skip

@@ -34,4 +34,5 @@ class Example:
     soft: SoftTargets | None = None  # token_kl: targets of the scored segment; other label tokens stay hard
     tools: tuple[Tool, ...] = ()  # on offer in the prompt
     answer: Message | None = None  # the label as a message in the family's own format; replaces `segments`
+    reasoning: str | None = None  # hidden chain of thought that begins the label, in the family's own form
     dropped: Dropped = NOTHING  # what was left out of the prompt to fit it into the context

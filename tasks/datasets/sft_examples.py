@@ -9,10 +9,11 @@ from storage.history import State
 from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.datasets.example import Example, SoftTargets
 from tasks.prompting.native_calls import action_message
-from tasks.prompting.role_prompts import policy_prompt, predict_prompt
+from tasks.prompting.role_prompts import policy_prompt, predict_prompt, whole_label
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import StageFailed
 from tasks.seeding import derive_seed
+from tasks.text.correction import label_reasoning
 from tasks.text.formats import future_segments, write_action
 
 
@@ -37,13 +38,15 @@ def critic_examples(
     for target, label in zip(usable, labels, strict=True):
         transition = transitions[target.transition_id]
         segments = future_segments(label.thought, label.description)
-        prompt = predict_prompt(ctx.prompts, transition.state, transition.text, label=segments, trains=True)
+        shown = whole_label(segments, label.label_reasoning)
+        prompt = predict_prompt(ctx.prompts, transition.state, transition.text, label=shown, trains=True)
         examples.append(
             Example(
                 row_id=target.corrected_id,
                 role="critic",
                 messages=prompt.messages,
                 segments=segments,
+                reasoning=label.label_reasoning,
                 dropped=prompt.dropped,
                 scored_segment=1,
                 weight=weights[target.target_id],
@@ -68,7 +71,9 @@ def refined_examples(
 ) -> list[Example]:
     """Refined actions marked for distillation, under the plain policy prompt."""
     return [
-        _policy_example(ctx, r.refinement_id, transitions[r.transition_id], r.thought, r.action)
+        _policy_example(
+            ctx, r.refinement_id, transitions[r.transition_id], r.thought, r.action, r.label_reasoning
+        )
         for r in refinements
         if r.distil
     ]
@@ -77,20 +82,36 @@ def refined_examples(
 def drawn_examples(ctx: StageContext, transitions: Iterable[DrawnTransition]) -> list[Example]:
     """Valid replayed actions: they stand in for policy rows while there are none yet (iteration 0)."""
     return [
-        _policy_example(ctx, t.transition_id, t, t.thought, t.action) for t in transitions if t.action_valid
+        _policy_example(
+            ctx,
+            t.transition_id,
+            t,
+            t.thought,
+            t.action,
+            label_reasoning(ctx.config.roles.policy, ctx.config.correction, t.reasoning),
+        )
+        for t in transitions
+        if t.action_valid
     ]
 
 
 def _policy_example(
-    ctx: StageContext, row_id: str, transition: DrawnTransition, thought: str, action: str
+    ctx: StageContext,
+    row_id: str,
+    transition: DrawnTransition,
+    thought: str,
+    action: str,
+    reasoning: str | None,
 ) -> Example:
     segments = (write_action(thought, action, ctx.config.roles.policy.line_limit),)
-    prompt = policy_prompt(ctx.prompts, transition.state, label=segments, trains=True)
+    shown = whole_label(segments, reasoning)
+    prompt = policy_prompt(ctx.prompts, transition.state, label=shown, trains=True)
     example = Example(
         row_id=row_id,
         role="policy",
         messages=prompt.messages,
         segments=segments,
+        reasoning=reasoning,
         dropped=prompt.dropped,
         scored_segment=None,
         weight=1.0,

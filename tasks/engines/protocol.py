@@ -76,13 +76,14 @@ class Completion:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """A given completion to score, as an answer without a hidden chain of thought. Segments are tokenised separately
-    and concatenated, so that the tokens of each are known; they exclude the end-of-turn token."""
+    """A given completion to score, behind a hidden chain of thought where `reasoning` gives one. Segments are tokenised
+    separately and concatenated, so that the tokens of each are known; they exclude the end-of-turn token."""
 
     messages: tuple[Message, ...]
     segments: tuple[str, ...]
     adapter: Adapter | None = None
     top_k: int = 0  # also the k most likely tokens at each position; needs the capability `topk`
+    reasoning: str | None = None  # is not scored itself
 
 
 @dataclass(frozen=True)

@@ -94,12 +94,14 @@ def chat_row(chat: ChatTokenizer, example: Example) -> dict[str, Any]:
     that as it is."""
     answer = example.answer or Message(role="assistant", content="".join(example.segments))
     prompt, tools = chat.fit(example.messages, example.tools)
-    completion, _ = chat.fit([answer], tools)
+    (said,), _ = chat.fit([answer], tools)
+    if example.reasoning:
+        said["content"] = chat.reasoning_text(example.reasoning, whole=True) + said["content"]
     return {
         "prompt": prompt,
-        "completion": completion,
+        "completion": [said],
         **({"tools": json.dumps(list(tools), ensure_ascii=False)} if tools else {}),
-        "chat_template_kwargs": template_arguments(thinking=False),
+        "chat_template_kwargs": template_arguments(thinking=bool(example.reasoning)),
         "id": example.row_id,
         "weight": example.weight,
     }

@@ -16,6 +16,7 @@ from tasks.roles.answers import why_cut
 from tasks.runtime.algorithm import Algorithm, Method
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Bound
+from tasks.text.correction import label_reasoning
 from tasks.text.formats import read_action
 
 
@@ -41,10 +42,12 @@ async def best_action(
         text=best.action_text,
         action=replace(action, valid=action.valid and whole),
     )
+    config = ctx.config
     update = {
         "distil": row.status == "ok",
         "generation": best.action_generation,
         "reasoning": best.action_reasoning,
+        "label_reasoning": label_reasoning(config.roles.policy, config.correction, best.action_reasoning),
     }
     return Improved([row.model_copy(update=update)])
 

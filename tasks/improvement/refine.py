@@ -23,7 +23,7 @@ from tasks.roles.refiner import choose, refine
 from tasks.runtime.algorithm import Algorithm, Method
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Bound
-from tasks.text.correction import correct
+from tasks.text.correction import Rewrite, correct_label, label_reasoning
 from tasks.text.formats import Action, read_action
 from tasks.text.leaks import SOURCE_OF_THOUGHT, Leak, find_leaks
 
@@ -60,7 +60,10 @@ class Refiner:
         self.state: State = transition.state
         self.form = ctx.environment.action_format
         self.privileged = [critique.critique, *futures]
-        self.own_thoughts = [critique.thought]  # the policy's own words are not a leak
+        self.own_thoughts = [
+            critique.thought,
+            critique.action_reasoning or "",
+        ]  # the policy's own words are no leak
         self.made = Improved()
 
     async def run(self) -> Improved:
@@ -69,7 +72,9 @@ class Refiner:
             whole = why_cut(self.critique.action_text, self.critique.action_generation) is None
             kept = Action(self.critique.thought, self.critique.action, whole)
             await self._finish(
-                await self._row(1, "kept", self.critique.action_text, kept), correct_thought=False
+                await self._row(1, "kept", self.critique.action_text, kept),
+                self.critique.action_reasoning,
+                correct_thought=False,
             )
             return self.made
         attempts = [_Tried(first, None)]
@@ -91,7 +96,7 @@ class Refiner:
                 row = row.model_copy(update={"status": "cut", "error": fault})
             attempt, row = await self._critique(row, round_) if rounds > 1 else (None, row)
             if rounds == 1 or (attempt is not None and attempt.optimal):
-                await self._finish(row)
+                await self._finish(row, row.reasoning)
                 return self.made
             self.made.refinements.append(row)
             if attempt is None:
@@ -164,10 +169,14 @@ class Refiner:
         if number is None:
             fault = answer.error or f"the choice names none of the answers: {answer.text[:80]!r}"
             row = row.model_copy(update={"status": "unreadable_choice", "error": fault})
-        await self._finish(row, correct_thought=picked.row is not None)
+        hidden = picked.row.reasoning if picked.row else self.critique.action_reasoning
+        await self._finish(row, hidden, correct_thought=picked.row is not None)
 
-    async def _finish(self, row: Refinement, *, correct_thought: bool = True) -> None:
-        """Correct the thought of the final proposal and decide whether it is distilled."""
+    async def _finish(self, row: Refinement, hidden: str | None, *, correct_thought: bool = True) -> None:
+        """Correct the thought of the final proposal, and the hidden one behind it; decide whether it is distilled."""
+        config = self.ctx.config
+        hidden = label_reasoning(config.roles.policy, config.correction, hidden)
+        row = row.model_copy(update={"label_reasoning": hidden})
         if row.status == "ok" and correct_thought:
             row = await self._corrected(row)
         self.made.refinements.append(row.model_copy(update={"distil": row.status == "ok"}))
@@ -185,32 +194,27 @@ class Refiner:
                 ngram=section.ngram,
             )
 
-        result = await correct(
-            row.thought_before,
-            section,
-            measure,
-            lambda attempt: rewrite(
+        async def ask(text: str, hidden: bool, attempt: int) -> Rewrite:
+            return await rewrite(
                 self.ctx,
                 "correct_thought",
                 adapter="refiner",
-                request_key=f"{row.refinement_id}/t",
+                request_key=f"{row.refinement_id}/{'h' if hidden else 't'}",
                 attempt=attempt,
+                line_limit=self.ctx.config.roles.policy.line_limit,
+                hidden=hidden,
                 state=self.state,
                 privileged="\n".join(self.privileged),
-                thought=row.thought_before,
-            ),
-        )
-        dropped = result.verdict == "row_dropped"
+                thought=text,
+            )
+
+        result = await correct_label(row.thought, row.label_reasoning, section, measure, ask)
         return row.model_copy(
             update={
-                "thought": result.thought,
-                "verdict": result.verdict,
-                "leak_before": result.before.share,
-                "leak_after": result.after,
-                "correction_generation": result.generation,
-                "correction_reasoning": result.reasoning,
-                "status": "row_dropped" if dropped else "ok",
-                "error": "no rewrite of the thought passed the leak check" if dropped else None,
+                **result.columns,
+                "correction_generation": result.thought.generation,
+                "correction_reasoning": result.thought.reasoning,
+                "reasoning_generation": result.hidden.generation if result.hidden else None,
             }
         )
 
@@ -232,16 +236,17 @@ def refinement_bound(config: Config, algorithm: Algorithm) -> Bound:
     states = min(config.improvement.states, config.replay.transitions)
     rounds, roles = config.improvement.rounds, config.roles
     rewrites = config.correction.attempts if config.correction.enabled else 0
+    parts = 1 + roles.policy.thinking  # thoughts of a label: visible, and hidden
     how = algorithm.improves
     futures = algorithm.future_count(config) * how.futures.requests(config)
     critiqued = states * rounds if rounds > 1 else 0
     choices = states if rounds > 1 else 0
     tokens = (
         (states * rounds + choices) * roles.refine.max_tokens
-        + states * rewrites * roles.correct.max_tokens
+        + states * rewrites * roles.correct.max_tokens * parts
         + critiqued * (futures * config.role(how.futures.role).max_tokens + roles.evaluate.max_tokens)
     )
-    requests = states * (rounds + rewrites) + critiqued * (futures + 1) + choices
+    requests = states * (rounds + rewrites * parts) + critiqued * (futures + 1) + choices
     return Bound(
         requests, tokens, f"{rounds} rounds and corrections; none where the action is judged optimal"
     )

@@ -41,6 +41,11 @@ class BackupInputs:
         return (*past, self.state.observation, self.action_text)
 
 
+def whole_label(segments: tuple[str, ...], reasoning: str | None) -> tuple[str, ...]:
+    """What has to fit behind a prompt: the label's segments, and the hidden chain of thought before them."""
+    return (f"<think>\n{reasoning}\n</think>\n\n", *segments) if reasoning else segments
+
+
 def policy_prompt(
     prompts: PromptRenderer, state: State, *, label: tuple[str, ...] = (), trains: bool = False
 ) -> Prompt:

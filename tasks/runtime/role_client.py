@@ -166,8 +166,10 @@ class RoleClient:
         adapter: str,
         request_key: str,
         top_k: int = 0,
+        reasoning: str | None = None,
     ) -> Scores | None:
         """Log-probabilities of given text, per segment and token, with the `top_k` most likely tokens at each position.
+        It stands behind a hidden chain of thought where `reasoning` gives one.
 
         Returns:
             None where the role's engine can't give what is asked for.
@@ -180,7 +182,7 @@ class RoleClient:
         able = engine.capabilities
         if not able.scoring or (top_k and not able.topk):
             return None
-        request = ScoreRequest(messages, segments, self._adapter(name, adapter), top_k)
+        request = ScoreRequest(messages, segments, self._adapter(name, adapter), top_k, reasoning)
         key = RequestJournal.key(request_key, 0, request)
         scores = self._journal.scores(key) if self._journal else None
         if scores is None:

@@ -14,16 +14,16 @@ from schemas.rows import BellmanTarget, CorrectedTarget, Transition
 from tasks.chat.messages import RequestError
 from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
 from tasks.engines.protocol import Scores
-from tasks.prompting.role_prompts import BackupInputs, backup_prompt
+from tasks.prompting.role_prompts import BackupInputs, backup_prompt, whole_label
 from tasks.roles.backup import backup_inputs, other_backup_inputs
 from tasks.roles.corrector import rewrite
 from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
 from tasks.runtime.stage import Bound, Inputs, Output, Stage, StageFailed
-from tasks.text.correction import correct
+from tasks.text.correction import Rewrite, correct_label, label_reasoning
 from tasks.text.discounting import measure_discounting
-from tasks.text.formats import future_segments
+from tasks.text.formats import future_segments, label_thought
 from tasks.text.leaks import SOURCE_OF_TARGET, Leak, find_leaks
 
 
@@ -71,9 +71,9 @@ DISCOUNTS = ("discount_next", "discount_future", "discount_both")
 async def correct_target(
     ctx: StageContext, target: BellmanTarget, transition: DrawnTransition
 ) -> CorrectedTarget:
-    """Correct one target's thought and score the label that comes out."""
+    """Correct one target's thought, hidden and visible, and score the label that comes out."""
     backup = backup_inputs(target, transition)
-    section = ctx.config.correction
+    section, student = ctx.config.correction, ctx.config.roles.predict
 
     def measure(thought: str) -> Leak:
         return find_leaks(
@@ -84,22 +84,23 @@ async def correct_target(
             ngram=section.ngram,
         )
 
-    result = await correct(
-        target.thought,
-        section,
-        measure,
-        lambda attempt: rewrite(
+    async def ask(text: str, hidden: bool, attempt: int) -> Rewrite:
+        return await rewrite(
             ctx,
             "correct_target",
             adapter="target",
-            request_key=f"{target.target_id}/t",
+            request_key=f"{target.target_id}/{'h' if hidden else 't'}",
             attempt=attempt,
+            line_limit=student.line_limit,
+            hidden=hidden,
             privileged="\n".join(backup.privileged),
-            thought=target.thought,
+            thought=text,
             description=target.description,
-        ),
-    )
-    dropped = result.verdict == "row_dropped"
+        )
+
+    thought = label_thought(target.thought, student.line_limit)
+    reasoning = label_reasoning(student, section, target.reasoning)
+    result = await correct_label(thought, reasoning, section, measure, ask)
     words = None
     if backup.next_future is not None:
         words = measure_discounting(
@@ -111,26 +112,26 @@ async def correct_target(
     row = CorrectedTarget(
         run=ctx.config.run,
         iteration=ctx.iteration,
-        status="row_dropped" if dropped else "ok",
-        error="no rewrite of the thought passed the leak check" if dropped else None,
         corrected_id=target.target_id,
         target_id=target.target_id,
         transition_id=target.transition_id,
-        verdict=result.verdict,
         thought_before=target.thought,
-        thought=result.thought,
         description=target.description,
-        leak_before=result.before.share,
-        leak_after=result.after,
-        leaks=list(result.before.passages),
-        attempts=result.attempts,
-        generation=result.generation,
-        reasoning=result.reasoning,
+        leaks=[passage for part in result.parts for passage in part.before.passages],
+        attempts=sum(part.attempts for part in result.parts),
+        generation=result.thought.generation,
+        reasoning=result.thought.reasoning,
+        reasoning_generation=result.hidden.generation if result.hidden else None,
         discount_next=words.next if words else None,
         discount_future=words.future if words else None,
         discount_both=words.both if words else None,
+        **result.columns,
     )
-    return row if dropped else await score_label(ctx, row, backup, other_backup_inputs(target, transition))
+    return (
+        row
+        if row.status != "ok"
+        else await score_label(ctx, row, backup, other_backup_inputs(target, transition))
+    )
 
 
 async def score_label(
@@ -147,13 +148,20 @@ async def score_label(
     segments = future_segments(row.thought, row.description)
     top_k = ctx.config.backup.top_k if ctx.config.backup.loss == "token_kl" else 0
 
-    shown = backup_prompt(ctx.prompts, backup, label=segments)
+    label = whole_label(segments, row.label_reasoning)
+    shown = backup_prompt(ctx.prompts, backup, label=label)
 
     async def score(read: BackupInputs, top_k: int) -> Scores | None:
         request_key = f"{row.target_id}/s"
-        messages = (shown if read is backup else backup_prompt(ctx.prompts, read, label=segments)).messages
+        messages = (shown if read is backup else backup_prompt(ctx.prompts, read, label=label)).messages
         return await ctx.roles.scores(
-            "bootstrap", messages, segments, adapter="target", request_key=request_key, top_k=top_k
+            "bootstrap",
+            messages,
+            segments,
+            adapter="target",
+            request_key=request_key,
+            top_k=top_k,
+            reasoning=row.label_reasoning,
         )
 
     try:
@@ -187,7 +195,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 def _bound(config: Config, algorithm: Algorithm) -> Bound:
     rewrites = config.correction.attempts if config.correction.enabled else 0
-    requests = rewrites * config.replay.transitions
+    requests = rewrites * config.replay.transitions * (1 + config.roles.predict.thinking)
     return Bound(
         requests, requests * config.roles.correct.max_tokens, "rewrites, where a thought leaks; and scoring"
     )
@@ -199,7 +207,15 @@ STAGE = Stage(
     pool="inference",
     reads=(BellmanTarget, Transition),
     writes=(CorrectedTarget,),
-    config=("environment", "correction", "backup.loss", "backup.top_k"),
+    config=(
+        "environment",
+        "correction",
+        "backup.loss",
+        "backup.top_k",
+        "roles.predict.structured",
+        "roles.predict.line_chars",
+        "roles.predict.thinking",
+    ),
     roles=("correct", "bootstrap"),
     templates=("correct_target", "bootstrap"),
     inputs=_inputs,

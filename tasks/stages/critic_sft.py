@@ -186,6 +186,8 @@ STAGE = Stage(
         "replay.alpha",
         "roles.policy.tool_calls",
         "roles.policy.max_tokens",
+        "roles.policy.thinking",
+        "correction.reasoning_chars",
         "roles.policy.structured",
         "roles.policy.line_chars",
         "roles.predict.max_tokens",

@@ -83,7 +83,7 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
 
 STAGE = Stage(
     name="policy-distillation",
-    version=3,
+    version=4,
     pool="training",
     reads=(Refinement, Episode, Transition, CorrectedTarget, ReplaySample),
     writes=(TrainingRow, TrainingStep),
@@ -99,6 +99,8 @@ STAGE = Stage(
         "replay.transitions",
         "roles.policy.tool_calls",
         "roles.policy.max_tokens",
+        "roles.policy.thinking",
+        "correction.reasoning_chars",
         "roles.policy.structured",
         "roles.policy.line_chars",
         "roles.predict.max_tokens",

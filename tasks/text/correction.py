@@ -1,10 +1,13 @@
-"""Corrects a chain of thought: measure the leak, rewrite, measure again, and fall back to `on_failure`."""
+"""Corrects the reasoning of a label: measure the leak, rewrite, measure again, and fall back to `on_failure`.
+
+A label has a visible thought, and of a reasoning model also a hidden chain of thought.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from schemas.config import CorrectionSection
+from schemas.config import CorrectionSection, RoleSection
 from schemas.rows import Generation
 from tasks.text.leaks import Leak
 
@@ -62,3 +65,85 @@ async def correct(
             )
     verdict: CorrectionVerdict = "thought_dropped" if section.on_failure == "drop_thought" else "row_dropped"
     return Corrected(verdict, "", before, 0.0, section.attempts, last.generation, last.reasoning)
+
+
+_WORST: tuple[CorrectionVerdict, ...] = ("clean", "rewritten", "thought_dropped", "row_dropped")
+
+
+@dataclass(frozen=True)
+class CorrectedLabel:
+    """A label's reasoning after correction. `hidden` is None where the label has no hidden chain of thought."""
+
+    thought: Corrected
+    hidden: Corrected | None
+
+    @property
+    def parts(self) -> tuple[Corrected, ...]:
+        """The corrected texts."""
+        return (self.thought, self.hidden) if self.hidden else (self.thought,)
+
+    @property
+    def verdict(self) -> CorrectionVerdict:
+        """The worst verdict on a part: it counts for the row."""
+        return max((part.verdict for part in self.parts), key=_WORST.index)
+
+    @property
+    def reasoning(self) -> str | None:
+        """The hidden chain of thought to train on; None where there is none left."""
+        return self.hidden.thought or None if self.hidden else None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns that corrected_targets and refinements share."""
+        dropped, hidden = self.verdict == "row_dropped", self.hidden
+        return {
+            "status": "row_dropped" if dropped else "ok",
+            "error": "no rewrite of the thought passed the leak check" if dropped else None,
+            "verdict": self.verdict,
+            "thought": self.thought.thought,
+            "leak_before": self.thought.before.share,
+            "leak_after": self.thought.after,
+            "label_reasoning": self.reasoning,
+            "reasoning_verdict": hidden.verdict if hidden else None,
+            "reasoning_leak_before": hidden.before.share if hidden else None,
+            "reasoning_leak_after": hidden.after if hidden else None,
+        }
+
+
+async def correct_label(
+    thought: str,
+    reasoning: str | None,
+    section: CorrectionSection,
+    measure: Callable[[str], Leak],
+    rewrite: Callable[[str, bool, int], Awaitable[Rewrite]],
+) -> CorrectedLabel:
+    """Correct the visible thought of a label, and the hidden chain of thought before it.
+
+    Args:
+        thought: the visible one.
+        reasoning: the hidden one, as `label_reasoning` gives it.
+        section: as for `correct`.
+        measure: gives the leak of a text.
+        rewrite: (text, whether it is the hidden one, n) -> its n-th rewrite.
+    """
+    seen = await correct(thought, section, measure, lambda attempt: rewrite(thought, False, attempt))
+    if reasoning is None:
+        return CorrectedLabel(seen, None)
+    hidden = await correct(reasoning, section, measure, lambda attempt: rewrite(reasoning, True, attempt))
+    return CorrectedLabel(seen, hidden)
+
+
+def label_reasoning(student: RoleSection, section: CorrectionSection, reasoning: str | None) -> str | None:
+    """The hidden chain of thought that a label begins with, before correction: its end, if it is too long.
+
+    Args:
+        student: the role that is trained; one that does not think has none.
+        section: `reasoning_chars` is the limit.
+        reasoning: as it was written.
+    """
+    if not student.thinking or not reasoning:
+        return None
+    if len(reasoning) <= section.reasoning_chars:
+        return reasoning
+    _, _, whole_words = reasoning[-section.reasoning_chars :].partition(" ")
+    return whole_words.strip() or reasoning[-section.reasoning_chars :]

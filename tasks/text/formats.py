@@ -156,7 +156,9 @@ def read_verdict(text: str) -> Verdict:
     return Verdict(match["optimal"].lower() == "yes", match["reason"])
 
 
-def read_rewrite(text: str) -> str:
-    """The first line of a rewritten thought, without a label or quotes around it; may be empty."""
+def read_rewrite(text: str, *, lines: bool = False) -> str:
+    """A rewritten thought without a label or quotes around it; its first line, or all `lines`. May be empty."""
     found = _REWRITE.match(text)
-    return found["thought"].strip(' "') if found else ""
+    if found is None:
+        return ""
+    return (text[found.start("thought") :] if lines else found["thought"]).strip(' "\n')

@@ -21,7 +21,8 @@ Distribution = tuple[tuple[int, ...], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Encoded:
-    """An example as token ids. `label_ids` are the segments' tokens and the end of turn."""
+    """An example as token ids. `label_ids` are the tokens of the hidden chain of thought, if there is one, of the
+    segments, and the end of turn."""
 
     row_id: str
     role: RowRole
@@ -52,11 +53,11 @@ def encode(example: Example, chat: "ChatTokenizer", context_length: int) -> Enco
         TrainingError: the soft targets do not match the tokens of the label.
         tasks.chat.messages.RequestError: the chat template refuses the messages.
     """
-    prompt = chat.prompt_ids(example.messages, tools=example.tools)
+    prompt = chat.prompt_ids(example.messages, tools=example.tools, thinking=bool(example.reasoning))
     segments = (
         example.segments if example.answer is None else (chat.answer_text(example.answer, example.tools),)
     )
-    label: list[int] = []
+    label = chat.reasoning_ids(example.reasoning)
     spans = []
     for ids in chat.segment_ids(segments):
         spans.append((len(label), len(label) + len(ids)))

@@ -11,7 +11,7 @@ from tasks.chat.response_parser import Call, read_calls, split_reasoning
 from tasks.chat.tokenizers import ChatTokenizer
 from tasks.datasets.example import Example
 from tasks.engines.local.engine import TransformersEngine
-from tasks.engines.protocol import Completion, Request, Sampling
+from tasks.engines.protocol import Completion, Request, Sampling, ScoreRequest, Scores
 from tasks.training.data import encode
 from tests.support.families import FAMILIES, Family, make_checkpoint, make_tokenizer
 
@@ -140,6 +140,60 @@ def test_training_stands_where_an_empty_thought_would_have_been_sampled() -> Non
         prompt = chat.prompt_ids(CHAT, thinking=True)
         completion = chat.tokenizer.encode(f"{thought}{ANSWER}", add_special_tokens=False)
         assert [*prompt, *completion, *chat.end_ids] == [*row.prompt_ids, *row.label_ids]
+
+
+REASONS = "A wall to the right.\nSo left?"
+THINKERS = {"qwen3": f"<think>\n{REASONS}\n</think>\n\n{ANSWER}", "qwq": f"{REASONS}\n</think>\n\n{ANSWER}"}
+
+
+@pytest.mark.parametrize(("name", "sampled"), THINKERS.items())
+def test_a_label_with_its_hidden_thought_is_what_a_thinking_turn_samples(name: str, sampled: str) -> None:
+    chat = ChatTokenizer(make_tokenizer(FAMILIES[name]))
+    row = encode(Example("row", "critic", CHAT, (ANSWER[:9], ANSWER[9:]), 1, reasoning=REASONS), chat, 4000)
+    assert list(row.prompt_ids) == chat.prompt_ids(CHAT, thinking=True)
+    assert chat.decode(row.label_ids) == sampled
+    assert row.label_ids[: -len(chat.end_ids)] == (*chat.segment_ids([sampled])[0],)
+    text = chat.completion_text(row.prompt_ids, row.label_ids)
+    assert split_reasoning(text) == (REASONS, ANSWER)
+    begin, end = row.segment_spans[1]
+    assert chat.decode(row.label_ids[begin:end]) == ANSWER[9:]
+
+
+@pytest.mark.parametrize("name", THINKERS)
+def test_an_answer_is_scored_behind_its_hidden_thought(name: str, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    chat = ChatTokenizer(make_tokenizer(FAMILIES[name]))
+    checkpoint = make_checkpoint(FAMILIES[name], tmp_path)
+    model = ModelSection(name=str(checkpoint), dtype="float32", context_length=1000, device="cpu")
+    engine = TransformersEngine(EngineSection(), model)
+
+    async def score() -> list[Scores]:
+        try:
+            return [
+                await engine.score(ScoreRequest(CHAT, (ANSWER,), reasoning=given))
+                for given in (REASONS, None)
+            ]
+        finally:
+            await engine.close()
+
+    behind, alone = asyncio.run(score())
+    row = encode(Example("row", "critic", CHAT, (ANSWER,), reasoning=REASONS), chat, 4000)
+    ids = torch.tensor([[*row.prompt_ids, *row.label_ids]])
+    with torch.no_grad():
+        logprobs = AutoModelForCausalLM.from_pretrained(checkpoint)(ids).logits[0].log_softmax(-1)
+    begin, end = (len(row.prompt_ids) + at for at in row.segment_spans[0])
+    expected = [float(logprobs[at - 1, ids[0, at]]) for at in range(begin, end)]
+    assert behind.segments[0] == pytest.approx(expected, abs=1e-4)
+    assert behind.segments[0] != pytest.approx(alone.segments[0], abs=1e-4)
+
+
+def test_a_family_that_marks_its_thought_otherwise_is_trained_on_its_own_marks() -> None:
+    tokenizer = make_tokenizer(FAMILIES["mistral"])
+    assert ChatTokenizer(tokenizer).reasoning_text("so") == "<think>\nso\n</think>\n\n"
+    tokenizer.chat_template += "{# [THINK] opens what it thinks #}"
+    assert ChatTokenizer(tokenizer).reasoning_text("so") == "[THINK]so[/THINK]"
 
 
 def test_a_family_without_system_role_gets_it_in_the_first_question() -> None:

@@ -1,4 +1,4 @@
-"""A thinking model in every role: its hidden thought is kept apart in each table, and goes nowhere else."""
+"""A thinking model in every role: its hidden thought is kept apart in each table, and is in no prompt."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +19,9 @@ KEPT = {
     "bellman-targets": {
         "bellman_targets": ["reasoning", "next_action_reasoning", "next_future_reasoning"],
     },
-    "cot-correction": {"corrected_targets": ["reasoning"]},
+    "cot-correction": {"corrected_targets": ["reasoning", "label_reasoning"]},
     "critique": {"critiques": ["reasoning", "action_reasoning"], "futures": ["reasoning"]},
-    "refinement": {"refinements": ["reasoning"]},
+    "refinement": {"refinements": ["reasoning", "label_reasoning"]},
 }
 
 
@@ -41,7 +41,7 @@ def without_reasoning(value: Any) -> Any:
     return [without_reasoning(part) for part in value] if isinstance(value, list) else value
 
 
-def test_hidden_thought_is_kept_with_every_answer_and_used_nowhere(
+def test_hidden_thought_is_kept_with_every_answer_and_is_in_no_later_prompt(
     store: Store, make_config: Callable[..., Config], iterate: Iterate
 ) -> None:
     config = make_config(

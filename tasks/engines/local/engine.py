@@ -100,7 +100,7 @@ class TransformersEngine:
 
     async def score(self, request: ScoreRequest) -> Scores:
         """As the protocol."""
-        prompt = self._tokenizer.prompt_ids(request.messages)
+        prompt = self._tokenizer.prompt_ids(request.messages, reasoning=request.reasoning)
         segments = self._tokenizer.segment_ids(request.segments)
         length = sum(map(len, segments))
         check_length(self._model, len(prompt), length)

@@ -96,7 +96,7 @@ class VllmEngine:
         """As the protocol."""
         from vllm import SamplingParams
 
-        prompt = self._tokenizer.prompt_ids(request.messages)
+        prompt = self._tokenizer.prompt_ids(request.messages, reasoning=request.reasoning)
         segments = self._tokenizer.segment_ids(request.segments)
         tokens = [token for segment in segments for token in segment]
         check_length(self._model, len(prompt), len(tokens) + 1)

@@ -94,7 +94,7 @@ class ServedEngine:
 
     async def score(self, request: ScoreRequest) -> Scores:
         """As the protocol."""
-        prompt = self._tokenizer.prompt_ids(request.messages)
+        prompt = self._tokenizer.prompt_ids(request.messages, reasoning=request.reasoning)
         segments = self._tokenizer.segment_ids(request.segments)
         tokens = [token for segment in segments for token in segment]
         check_length(self._model, len(prompt), len(tokens) + 1)
