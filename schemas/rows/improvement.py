@@ -17,9 +17,9 @@ class Future(Row):
     thought: str = Field(description="the successor's reasoning; empty for a rollout")
     description: str = Field(description="the predicted future, or what happened in the rollout")
     malformed: bool = Field(description="it lacked its format, or a limit cut it; read all the same")
-    source: Literal["successor", "rollout"] | None = Field(
-        None, description="successor: predicted; rollout: a Monte-Carlo rollout of the policy; NULL in older files: "
-        "predicted"
+    source: Literal["successor", "rollout", "none"] | None = Field(
+        None, description="successor: predicted; rollout: a Monte-Carlo rollout of the policy; none: nothing is "
+        "foreseen (refiner_alone); NULL in older files: predicted"
     )  # fmt: skip
     policy_version: str | None = Field(None, description="the policy that played a rollout")
     generation: Generation | None = Field(None, description="provenance; NULL for a rollout")

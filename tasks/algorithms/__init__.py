@@ -8,11 +8,14 @@ from schemas.load import ConfigError
 from tasks.algorithms.nlac import NLAC
 from tasks.algorithms.nlql import NLQL
 from tasks.algorithms.react import REACT
+from tasks.algorithms.refiner_alone import REFINER_ALONE
 from tasks.algorithms.rft import RFT
 from tasks.algorithms.self_distillation import SELF_DISTILLATION
 from tasks.runtime.algorithm import Algorithm
 
-ALGORITHMS: dict[str, Algorithm] = {a.name: a for a in (NLAC, NLQL, SELF_DISTILLATION, RFT, REACT)}
+ALGORITHMS: dict[str, Algorithm] = {
+    a.name: a for a in (NLAC, NLQL, SELF_DISTILLATION, REFINER_ALONE, RFT, REACT)
+}
 
 
 def algorithm_of(config: Config) -> Algorithm:

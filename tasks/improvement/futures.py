@@ -1,4 +1,4 @@
-"""Futures that the critic predicts: d1..dk ~ M_theta(.|s, a)."""
+"""Futures that the critic predicts: d1..dk ~ M_theta(.|s, a), and the one that says nothing."""
 
 from schemas.rows import Future
 from tasks.datasets.drawn_transitions import DrawnTransition
@@ -42,4 +42,27 @@ def _row(ctx: StageContext, critique_id: str, number: int, answer: Answer, futur
 
 PREDICTED = FutureSource(
     draw=predict, parameters="critic", role="predict", count=1, requests=lambda config: 1
+)
+
+
+async def foresee_nothing(
+    ctx: StageContext, transition: DrawnTransition, task: Task, candidate: Candidate, critique_id: str
+) -> list[Future]:
+    """One future that tells nothing, written by nobody."""
+    return [
+        Future(
+            run=ctx.config.run,
+            iteration=ctx.iteration,
+            future_id=f"{critique_id}/f/0",
+            critique_id=critique_id,
+            thought="",
+            description="unknown",
+            malformed=False,
+            source="none",
+        )
+    ]
+
+
+UNFORESEEN = FutureSource(
+    draw=foresee_nothing, parameters="policy", role="policy", count=1, requests=lambda config: 0
 )

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.learning.environment_steps import collected_steps, simulated_steps
 from benchmarks.learning.lake_run import measure
 from schemas.config import Config
-from schemas.load import PROJECT_ROOT, load_config
+from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from storage.store import Committed, Store
 from tasks.environments.frozen_lake.text import read_future, read_observation
 from tasks.environments.frozen_lake.verdict import judged_optimal, optimal_probability
@@ -143,3 +143,26 @@ def test_react_is_measured_without_a_step(
     iterate(config)
     measured = asyncio.run(measure(store, config, 0, critic=False))
     assert measured.environment_steps == 0 and measured.sampled_success < 0.1, "nothing has been learned"
+
+
+@pytest.mark.slow
+def test_the_refiner_alone_distils_its_first_proposal_and_foresees_nothing(
+    lake: Callable[..., Config], store: Store, iterate: Iterate
+) -> None:
+    config = lake("refiner_alone", uniform_until=2, rounds=1, futures=None)
+    for made in run_twice(config, store, iterate):
+        assert set(made["critique"].scan("futures").collect()["description"]) == {"unknown"}
+        critiques = made["critique"].scan("critiques").collect()
+        assert set(critiques["optimal"]) == {False}
+        proposed = made["refinement"].scan("refinements").collect()
+        judged_actions = dict(zip(critiques["sample_id"], critiques["action"], strict=True))
+        for row in proposed.iter_rows(named=True):
+            assert (row["round"], row["kind"], row["distil"]) == (1, "refined", row["valid"])
+            assert row["action"] != judged_actions[row["sample_id"]], "it proposes what was not tried"
+        trained = made["policy-distillation"].scan("training_rows").collect()
+        assert set(trained["source_id"]) == set(proposed.filter("distil")["refinement_id"])
+
+
+def test_the_refiner_alone_has_no_further_rounds(lake: Callable[..., Config], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"improvement\.rounds: algorithm refiner_alone.*set it to 1"):
+        check_config(lake("refiner_alone", futures=None), tmp_path)
