@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from flows.cli import configuration, data, environments, exports, stack
+from flows.cli import ceiling, configuration, data, environments, exports, stack
 from flows.cli.options import Commands
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -17,6 +17,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "explain": data.explain,
     "play": exports.play,
     "demonstrate": exports.demonstrate,
+    "ceiling": ceiling.ceiling,
     "mlflow-ui": stack.mlflow_ui,
 }
 

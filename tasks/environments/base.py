@@ -1,6 +1,6 @@
 """The environment protocol: the class that an author writes, about 60 lines, to train on a task of their own."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
@@ -148,6 +148,30 @@ class ListsActions(Protocol):
 
     def legal_actions(self, observation: str) -> Sequence[str]:
         """All actions that would be accepted now."""
+        ...
+
+
+@dataclass(frozen=True)
+class SolvedState:
+    """A state whose optimal play is known.
+
+    Attributes:
+        observation: what is seen in it.
+        best: its optimal actions; equals are all optimal.
+        futures: legal action -> what follows if the best actions come after it, as a future describes it.
+    """
+
+    observation: str
+    best: Sequence[str]
+    futures: Mapping[str, str]
+
+
+@runtime_checkable
+class KnowsBestActions(Protocol):
+    """Optional: optimal play is known, so a supervised ceiling can be trained (`nlac ceiling`)."""
+
+    def solved_states(self, split: Split) -> Iterator[SolvedState]:
+        """Every state in which the agent of a split's tasks can be, without its past turns."""
         ...
 
 

@@ -7,14 +7,15 @@ refiner and corrector, and `word_model` a tiny language model for the policy and
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from schemas.rows import Split
-from tasks.environments.base import ActionFormat, Step, Task
+from tasks.environments.base import ActionFormat, SolvedState, Step, Task
 from tasks.environments.frozen_lake.maps import Lake, generate_maps, make_lake
+from tasks.environments.frozen_lake.measures import exact_future, optimal_actions
 from tasks.environments.frozen_lake.text import ACTIONS, read_observation, write_cell
 from tasks.environments.scripted_roles import TEMPLATES
 
@@ -97,6 +98,22 @@ class FrozenLake:
     def legal_actions(self, observation: str) -> Sequence[str]:
         """Every direction except into the wall; none once the episode is over."""
         return () if observation in ("goal", "hole") else read_observation(observation).legal
+
+    def solved_states(self, split: Split) -> Iterator[SolvedState]:
+        """The reachable cells of every map.
+
+        Raises:
+            ValueError: the lake is slippery, so an action has more than one future.
+        """
+        for lake in self.lakes(split):
+            exact = lake.q_star(self.gamma)
+            best = optimal_actions(exact)
+            for state in lake.reachable:
+                yield SolvedState(
+                    lake.observations[state],
+                    [action for action, number in _NUMBERS.items() if best[state, number]],
+                    {a: exact_future(lake, state, _NUMBERS[a], exact, self.gamma) for a in lake.legal[state]},
+                )
 
     def validate(self) -> list[str]:
         """Every start can reach the goal, and no map is in two splits."""
