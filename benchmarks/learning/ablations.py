@@ -21,7 +21,8 @@ import typer
 
 from benchmarks.checks import OUT, finish, machine, print_figures
 from benchmarks.learning.lake_run import Job, Measured
-from benchmarks.learning.learning_curve import CORES, SEEDS, Processes, final, job, run_job
+from benchmarks.learning.learning_curve import CORES, SEEDS, Processes, job, run_job
+from benchmarks.learning.measured_run import final
 
 DATA = OUT / "ablations"
 PRIORITIES = {"replay": {"alpha": 0.6, "beta": 0.4}}

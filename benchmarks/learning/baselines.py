@@ -12,7 +12,8 @@ import typer
 
 from benchmarks.checks import OUT, finish, machine, print_figures
 from benchmarks.learning.lake_run import Job, Measured
-from benchmarks.learning.learning_curve import CORES, Processes, at_steps, clean, curves, final, job, run_jobs
+from benchmarks.learning.learning_curve import CORES, Processes, clean, curves, job, run_jobs
+from benchmarks.learning.measured_run import at_steps, final
 
 DATA = OUT / "baselines"
 

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.learning.lake_run import CONFIG, measuring
+from benchmarks.learning.lake_run import CONFIG
+from benchmarks.learning.measured_run import measuring
 from schemas.config import Config
 from schemas.load import load_config
 from schemas.rows import Split

@@ -21,7 +21,7 @@ import typer
 
 from benchmarks.checks import OUT, finish, machine, print_figures
 from benchmarks.learning.critic_fidelity import critic_fidelity
-from benchmarks.learning.lake_run import measuring
+from benchmarks.learning.measured_run import measuring
 from schemas.config import Config
 from schemas.load import load_config
 from storage.history import rebuild_states

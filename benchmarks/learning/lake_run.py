@@ -9,8 +9,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,19 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning.environment_steps import collected_steps, simulated_steps
+from benchmarks.learning.measured_run import (
+    Asked,
+    Figures,
+    Map,
+    foresee,
+    measuring,
+    policy_table,
+    stacked,
+)
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, load_config
 from storage.history import State
 from storage.store import Store
-from tasks.algorithms import algorithm_of
-from tasks.engines.protocol import Adapter
 from tasks.environments.frozen_lake import FrozenLake, measures
 from tasks.environments.frozen_lake.maps import Lake
 from tasks.environments.frozen_lake.text import (
@@ -34,17 +40,13 @@ from tasks.environments.frozen_lake.text import (
 )
 from tasks.environments.frozen_lake.verdict import judged_optimal
 from tasks.environments.frozen_lake.word_model import make_word_model
-from tasks.pipeline.decision import resolve_inputs
 from tasks.pipeline.iterations import run_iteration
 from tasks.roles.evaluator import evaluate
-from tasks.roles.successor import predict_futures
-from tasks.runtime.context import StageContext, stage_context
-from tasks.runtime.stage import Inputs
+from tasks.runtime.context import StageContext
 from tasks.text.formats import write_action
 
 CONFIG = PROJECT_ROOT / "configs" / "proofs" / "frozen_lake.yaml"
 RANKED_MAPS = 24
-RANKED_FUTURES = 8  # of an action, whatever k a run trains with
 
 
 @dataclass(frozen=True)
@@ -73,18 +75,12 @@ class Job:
 
 
 @dataclass
-class Measured:
+class Measured(Figures):
     """Figures after one iteration; the critic's are None where it was not measured. The environment steps so far
     count the simulated ones, played in place of predicted futures."""
 
-    iteration: int
-    environment_steps: int
-    sampled_success: float
-    optimal_states: float
-    rank: float | None = None
     verdict_auroc: float | None = None
     verdict_ceiling: float | None = None
-    malformed: float | None = None
     simulated_steps: int = 0
 
 
@@ -101,84 +97,45 @@ def configure(job: Job, model: Path) -> Config:
     return Config.model_validate(config)
 
 
-@asynccontextmanager
-async def measuring(store: Store, config: Config, iteration: int) -> AsyncIterator[StageContext]:
-    """What a stage has around it, to ask questions of the parameters that an iteration left."""
-    inputs = Inputs(adapters=_parameters(store, config, iteration))
-    ctx = stage_context(config, algorithm_of(config), "measure", inputs, store.cache_dir, iteration=iteration)
-    try:
-        yield ctx
-    finally:
-        await ctx.roles.close()
-
-
-def _parameters(store: Store, config: Config, iteration: int) -> dict[str, Adapter | None]:
-    policy = resolve_inputs(store, config, "evaluation", iteration).adapters["policy"]
-    critic = policy
-    if algorithm_of(config).has_critic:
-        critic = resolve_inputs(store, config, "critique", iteration).adapters["critic"]
-    return {"policy": policy, "critic": critic, "refiner": critic}
-
-
-async def policy_table(ctx: StageContext, lake: Lake) -> np.ndarray:
-    """Probability of each action in each state, [states, 4]; what is missing from 1 is no action at all."""
-
-    async def probability(cell: int, action: str) -> float:
-        messages = ctx.prompts.policy_messages(State((), lake.observations[cell]))
-        scored = await ctx.roles.scores(
-            "policy",
-            messages,
-            (write_action("", action),),
-            adapter="policy",
-            request_key=f"{lake.seed}/{cell}/{action}",
-        )
-        assert scored is not None
-        return float(np.exp(sum(scored.segments[0])))
-
-    table = np.zeros((len(lake.effects), len(ACTIONS)))
-    cells = list(lake.reachable)
-    rows = await asyncio.gather(*(asyncio.gather(*(probability(c, a) for a in ACTIONS)) for c in cells))
-    table[cells] = rows
-    return table
+def lake_map(lake: Lake, gamma: float) -> Map:
+    """A lake as it is asked about."""
+    return Map(str(lake.seed), {s: lake.observations[s] for s in lake.reachable}, lake.q_star(gamma))
 
 
 async def measure(store: Store, config: Config, iteration: int, *, critic: bool) -> Measured:
     """Everything about one iteration."""
     environment = FrozenLake(**config.environment.options)
     held_out = environment.lakes("eval")
+    maps = [lake_map(lake, environment.gamma) for lake in held_out]
     simulated = simulated_steps(store, config.run, iteration)
     async with measuring(store, config, iteration) as ctx:
-        tables = await asyncio.gather(*(policy_table(ctx, lake) for lake in held_out))
-        pairs = list(zip(held_out, tables, strict=True))
-        q_star = [lake.q_star(environment.gamma) for lake in held_out]
+        tables = await asyncio.gather(*(policy_table(ctx, place, ACTIONS) for place in maps))
+        reached = [
+            measures.success_probability(lake, table) for lake, table in zip(held_out, tables, strict=True)
+        ]
         found = Measured(
             iteration=iteration,
             environment_steps=collected_steps(store, config.run, iteration) + simulated,
-            sampled_success=float(
-                np.mean([measures.success_probability(lake, table) for lake, table in pairs])
-            ),
-            optimal_states=measures.optimal_share(
-                np.concatenate([table[list(lake.reachable)] for lake, table in pairs]),
-                np.concatenate([q[list(lake.reachable)] for lake, q in zip(held_out, q_star, strict=True)]),
-            ),
+            sampled_success=float(np.mean(reached)),
+            optimal_states=measures.optimal_share(stacked(maps, tables), stacked(maps)),
             simulated_steps=simulated,
         )
         if critic:
-            await _measure_critic(ctx, held_out[:RANKED_MAPS], found)
+            await _measure_critic(ctx, held_out[:RANKED_MAPS], maps[:RANKED_MAPS], found)
     return found
 
 
-async def _measure_critic(ctx: StageContext, lakes: Sequence[Lake], found: Measured) -> None:
+async def _measure_critic(
+    ctx: StageContext, lakes: Sequence[Lake], maps: Sequence[Map], found: Measured
+) -> None:
     """Rank of the predicted values within a state, AUROC of the verdict on single futures, malformed share."""
     gamma = FrozenLake(**ctx.config.environment.options).gamma
 
-    async def one(lake: Lake, cell: int, action: str) -> tuple[float, float, float]:
-        state, text = State((), lake.observations[cell]), write_action("", action)
-        key = f"{lake.seed}/{cell}/{action}"
-
-        futures = await predict_futures(ctx, state, text, RANKED_FUTURES, adapter="critic", request_key=key)
+    async def judge(asked: Asked) -> tuple[float, float, float]:
+        state, text = State((), asked.place.observations[asked.state]), write_action("", asked.action)
+        key = f"{asked.place.name}/{asked.state}/{asked.action}"
         drawn = []
-        for number, (_, future) in enumerate(futures):
+        for number, future in enumerate(asked.futures):
             single = [future.description]
             _, verdict = await evaluate(
                 ctx, state, text, single, adapter="refiner", request_key=f"{key}/{number}"
@@ -188,19 +145,17 @@ async def _measure_critic(ctx: StageContext, lakes: Sequence[Lake], found: Measu
         values, yes, good = zip(*drawn, strict=True)
         return float(np.mean(values)), float(np.mean(yes)), float(np.mean(good))
 
-    asked = [(lake, cell, action) for lake in lakes for cell in list(lake.reachable) for action in ACTIONS]
-    answers = np.array(await asyncio.gather(*(one(*question) for question in asked)))
-    shape = (-1, len(ACTIONS))
-    q_star = np.concatenate([lake.q_star(gamma)[list(lake.reachable)] for lake in lakes])
+    answers = np.array(await asyncio.gather(*map(judge, await foresee(ctx, maps, ACTIONS))))
+    q_star = stacked(maps)
     optimal = measures.optimal_actions(q_star).ravel()
-    found.rank = measures.rank_agreement(answers[:, 0].reshape(shape), q_star)
+    found.rank = measures.rank_agreement(answers[:, 0].reshape(q_star.shape), q_star)
     found.verdict_auroc = measures.auroc(answers[:, 1], optimal)
     truth = [
         judged_optimal(
-            read_observation(lake.observations[cell]), [measures.exact_future(lake, cell, a, q, gamma)]
+            read_observation(lake.observations[cell]),
+            [measures.exact_future(lake, cell, a, place.q_star, gamma)],
         )
-        for lake in lakes
-        for q in [lake.q_star(gamma)]
+        for lake, place in zip(lakes, maps, strict=True)
         for cell in lake.reachable
         for a in range(len(ACTIONS))
     ]

@@ -22,6 +22,7 @@ import typer
 from benchmarks.checks import OUT, Check, check, finish
 from benchmarks.learning.chain import Arrivals
 from benchmarks.learning.lake_run import Job, Measured
+from benchmarks.learning.measured_run import LAST, at_steps, final
 from benchmarks.processes import run_module
 from storage.store import Store
 
@@ -31,7 +32,6 @@ SEEDS = (0, 1, 2)
 # exact futures its AUROC on the first 24 held-out maps is .961, .956 and .955; on sets 0 and 1 it is .93.
 MAP_SEEDS = (2, 3, 4)
 RFT_STEPS = 16_000  # NLAC takes 11 thousand
-LAST = 3  # iterations that a run's final figures are the mean of
 DATA = OUT / "learning"
 ALONE = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "1"),
@@ -88,18 +88,6 @@ def clean(data: Path) -> None:
     """Begin anew: figures are of this program, not of what an earlier one left."""
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
-
-
-def final(measured: Sequence[Measured], figure: str) -> float:
-    """Mean of a figure over the last iterations."""
-    values = [getattr(m, figure) for m in measured[-LAST:]]
-    return float(sum(values) / len(values))
-
-
-def at_steps(measured: Sequence[Measured], steps: int) -> list[Measured]:
-    """A run up to (and with) the iteration in which it has used at least so many environment steps."""
-    reached = next((n for n, m in enumerate(measured) if m.environment_steps >= steps), len(measured) - 1)
-    return list(measured[: reached + 1])
 
 
 def proof_checks(
