@@ -24,12 +24,14 @@ def ceiling(
     """Fine-tune the model on optimal play and evaluate it: the supervised ceiling of a run."""
     import asyncio
 
-    from tasks.pipeline.ceiling import train_ceiling
+    from tasks.pipeline.ceiling import ceiling_config
     from tasks.pipeline.checks import check_config
+    from tasks.pipeline.iterations import run_iteration
 
     chosen, store = load(config, run), open_store(data)
     check_config(chosen, store.root)
-    made = asyncio.run(train_ceiling(store, chosen, rows, _Lines().show))
+    optimal = ceiling_config(store, chosen, rows)
+    made = asyncio.run(run_iteration(store, optimal, 0, report=_Lines().show))[-1].committed
     row = made.scan("evaluations").collect().row(0, named=True)
     typer.echo(
         f"{made.manifest.run}: success {row['success_rate']:.3f} ({row['success_low']:.3f}-{row['success_high']:.3f}) "

@@ -1,16 +1,14 @@
 """The supervised ceiling: the model fine-tuned on optimal play, in an environment that knows it.
 
 It separates what the model can't represent from what the loop does not learn. It is a warm start on optimal
-demonstrations, evaluated by algorithm react, so no stage is its own.
+demonstrations, evaluated by algorithm react: a run of one iteration, without a stage of its own.
 """
 
 from schemas.config import Config
-from storage.store import Committed, Store
+from storage.store import Store
 from tasks.datasets.solved_states import optimal_demonstrations
 from tasks.environments import make_environment
 from tasks.environments.base import KnowsBestActions
-from tasks.pipeline.iterations import run_iteration
-from tasks.runtime.progress import Report
 from tasks.runtime.stage import StageFailed
 
 
@@ -29,7 +27,7 @@ def ceiling_config(store: Store, config: Config, rows: int) -> Config:
     if not isinstance(environment, KnowsBestActions):
         raise StageFailed(
             f"environment.name: {environment.name} does not know its best actions, so there is no supervised ceiling; "
-            "frozen_lake does, and an environment with a method solved_states (docs/environments.md)"
+            "frozen_lake and line_walk do, and any environment with a method solved_states (docs/environments.md)"
         )
     run = f"{config.run}-ceiling"
     file = store.cache_dir / "ceiling" / f"{run}.parquet"
@@ -41,14 +39,3 @@ def ceiling_config(store: Store, config: Config, rows: int) -> Config:
     content["improvement"]["from_iteration"] = 0
     content["evaluation"]["every"] = 1
     return Config.model_validate(content)
-
-
-async def train_ceiling(store: Store, config: Config, rows: int, report: Report | None = None) -> Committed:
-    """Train and evaluate a run's supervised ceiling, or reuse it.
-
-    Returns:
-        the committed evaluation.
-    """
-    ceiling = ceiling_config(store, config, rows)
-    results = await run_iteration(store, ceiling, 0, report=report)
-    return results[-1].committed

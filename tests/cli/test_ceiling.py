@@ -1,6 +1,5 @@
-"""`nlac ceiling`: demonstrations of optimal play, and what a model learns from them."""
+"""`nlac ceiling`: what a model learns from optimal play."""
 
-from collections import Counter
 from pathlib import Path
 
 import polars as pl
@@ -11,32 +10,7 @@ from typer.testing import CliRunner
 from flows.cli.main import app
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
-from tasks.datasets.solved_states import optimal_demonstrations
-from tasks.environments.frozen_lake import FrozenLake
-from tasks.environments.frozen_lake.text import ACTIONS, read_description
 from tasks.environments.frozen_lake.word_model import make_word_model
-
-
-def test_optimal_demonstrations_are_the_best_actions_and_what_each_action_leads_to() -> None:
-    lakes = FrozenLake(maps=4)
-    told = optimal_demonstrations(lakes, 120, seed=0)
-    assert Counter(told["role"]) == {"policy": 120, "predict": 240}
-    exact = {
-        lake.observations[state]: lake.q_star(lakes.gamma)[state]
-        for lake in lakes.lakes("train")
-        for state in lake.reachable
-    }
-    seen = told.filter(role="policy")["observation"]
-    assert max(Counter(seen).values()) - min(Counter(seen).values()) <= 1, "a state waits for all the others"
-    for observation, action in told.filter(role="policy").select("observation", "answer").rows():
-        assert exact[observation][ACTIONS.index(action)] == pytest.approx(exact[observation].max())
-    rows = told.filter(role="predict").select("observation", "action_text", "answer").rows()
-    for observation, text, description in rows:
-        future = read_description(description)
-        action = ACTIONS.index(text.removeprefix("Action: "))
-        assert future is not None and future.value(lakes.gamma) == pytest.approx(exact[observation][action])
-    assert optimal_demonstrations(lakes, 120, seed=0).equals(told)
-    assert not optimal_demonstrations(lakes, 120, seed=1).equals(told)
 
 
 @pytest.mark.slow

@@ -5,16 +5,17 @@ CPU, with exact action values.
 backup, evaluator, refiner and corrector.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
 from schemas.rows import Split
-from tasks.environments.base import ActionFormat, Step, Task, any_of
+from tasks.environments.base import ActionFormat, SolvedState, Step, Task, any_of
 from tasks.environments.forecast import GOAL
 from tasks.environments.line_walk.lines import Line, split_lines
+from tasks.environments.line_walk.measures import best_actions, exact_future
 from tasks.environments.line_walk.text import ACTIONS, PIT, read_observation
 from tasks.environments.scripted_roles import TEMPLATES
 
@@ -88,6 +89,20 @@ class LineWalk:
     def legal_actions(self, observation: str) -> Sequence[str]:
         """Every move that stays on the line; none once the episode is over."""
         return () if observation in (GOAL, PIT) else read_observation(observation).legal
+
+    def solved_states(self, split: Split) -> Iterator[SolvedState]:
+        """Every state of every line."""
+        for line in self.lines(split):
+            for state in line.states:
+                observation = line.observation(state)
+                yield SolvedState(
+                    observation,
+                    best_actions(line, state, self.gamma),
+                    {
+                        action: exact_future(line, state, ACTIONS.index(action), self.gamma)
+                        for action in self.legal_actions(observation)
+                    },
+                )
 
     def validate(self) -> list[str]:
         """Every state can reach the goal, and no pattern is in two splits."""
