@@ -16,7 +16,7 @@ PARALLEL := -n $(WORKERS) --dist loadscope
 PYTEST := pytest() { $(BIN)/python -m pytest "$$@" || { code=$$?; \
 	[ $$code -ne 5 ] || echo "make test: no test was collected by: pytest $$*" >&2; return $$code; }; }; pytest
 
-.PHONY: iteration test test-fast test-long up down lint vllm-cpu setup clean learn learn-controls learn-ablations
+.PHONY: iteration test test-fast test-long up down lint vllm-cpu setup clean learn learn-controls learn-ablations learn-lm
 
 iteration: $(INSTALLED)  ## one iteration, end to end: make iteration ARGS="--run trial --config FILE"
 	@$(BIN)/nlac iterate $(ARGS)
@@ -35,6 +35,10 @@ learn-controls: $(INSTALLED)  ## what must not learn, and the same seed twice
 
 learn-ablations: $(INSTALLED)  ## the algorithm without each of its parts; about an hour
 	@$(BIN)/python -m benchmarks.learning.ablations
+
+learn-lm: $(INSTALLED)  ## a pretrained language model on the line walk: NLAC's seed 0, then the results of all runs
+	@$(BIN)/python -m benchmarks.learning.language_model run nlac --results benchmarks/out/language_model/results
+	@$(BIN)/python -m benchmarks.learning.language_model report --here benchmarks/out/language_model/results
 
 lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 import json
 import operator
+import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -34,16 +35,21 @@ def check(name: str, value: float, relation: Literal[">=", "<=", "=="], bar: flo
     return Check(name, round(float(value), 4), f"{relation} {bar:g}", bool(COMPARE[relation](value, bar)))
 
 
+def processor() -> tuple[frozenset[str], int, str]:
+    """The processor's flags, its cores, its name."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    told = [line.split(":", 1) for line in lines if ":" in line]
+    names = [value.strip() for key, value in told if key.strip() == "model name"]
+    flags = next((value.split() for key, value in told if key.strip() == "flags"), [])
+    name = names[0] if names else platform.processor() or platform.machine()
+    return frozenset(flags), len(names) or os.cpu_count() or 1, name
+
+
 def machine() -> str:
     """What the figures were measured on, in a line, with the date."""
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        named = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line
-        ]
-        model = f"{len(named)} cores {named[0]}" if named else model
-    return f"{model}, Python {platform.python_version()}, {date.today().isoformat()}"
+    _, cores, name = processor()
+    return f"{cores} cores {name}, Python {platform.python_version()}, {date.today().isoformat()}"
 
 
 def write_checks(name: str, checks: Sequence[Check], **more: Any) -> Path:

@@ -21,6 +21,7 @@ import typer
 
 from benchmarks.checks import OUT, Check, check, finish
 from benchmarks.learning.chain import Arrivals
+from benchmarks.learning.curves import plot
 from benchmarks.learning.lake_run import Job, Measured
 from benchmarks.learning.measured_run import LAST, at_steps, final
 from benchmarks.processes import run_module
@@ -130,25 +131,6 @@ def curves(measured: dict[str, list[Measured]]) -> dict[str, list[dict[str, obje
     return {name: [asdict(m) for m in run] for name, run in measured.items()}
 
 
-def plot(measured: dict[str, list[Measured]], path: Path) -> None:
-    """Sampled success on held-out maps against environment steps: a line a run."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    colours = {"nlac": "tab:blue", "rft": "tab:orange"}
-    for name, run in measured.items():
-        kind = name.split("-")[0]
-        steps, success = [m.environment_steps for m in run], [m.sampled_success for m in run]
-        axes.plot(steps, success, color=colours[kind], label=kind.upper() if name.endswith("-0") else None)
-    axes.set(xlabel="environment steps", ylabel="success on held-out maps", ylim=(0, 1), title="FrozenLake")
-    axes.legend(loc="upper left")
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
-
-
 Processes = Annotated[int, typer.Option(help="runs side by side, one thread each")]
 CORES = len(os.sched_getaffinity(0))
 # With NLAC's two it learns hardly anything in as many environment steps; with 8 it learns sooner and ends no higher.
@@ -176,7 +158,7 @@ def proof(context: typer.Context, processes: Processes = CORES, rft_epochs: Epoc
         for name, all_ in (("nlac", nlac), ("rft", rft))
         for seed, run in zip(SEEDS, all_, strict=True)
     }
-    plot(runs, OUT / "learning_curve.png")
+    plot(runs, OUT / "learning_curve.png", "FrozenLake")
     checks = proof_checks(nlac, rft, chain.result())
     finish("learning_curve", "FrozenLake", checks, curves=curves(runs), chain=asdict(chain.result()))
 

@@ -1,0 +1,166 @@
+"""The proof with a pretrained language model: SmolLM2-135M-Instruct learns policy and successor on the line walk.
+
+    python -m benchmarks.learning.language_model run nlac --seed 0      one run; started again, it goes on
+    python -m benchmarks.learning.language_model report                 table, picture and checks of all results
+
+`make learn-lm` does both. Rules play backup, evaluator and refiner: they read their prompt and never plan. A run's
+result is a file of docs/results/language_model. Bars and settings: docs/learning.md. The checks go to
+benchmarks/out/language_model.json.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+import yaml
+
+from benchmarks.checks import OUT, Check, check, finish, print_figures
+from benchmarks.learning import walk_run
+from benchmarks.learning.curves import plot
+from benchmarks.learning.measured_run import at_steps, final
+from benchmarks.learning.result_files import Result, read_results
+from benchmarks.learning.walk_run import CEILING, VARIANTS
+from schemas.load import PROJECT_ROOT
+
+RESULTS = PROJECT_ROOT / "docs" / "results" / "language_model"
+PICTURE = PROJECT_ROOT / "docs" / "images" / "language_model.png"
+STEPS = {9: 4000, 15: 8000}
+"""Cells -> environment steps at which runs are compared."""
+SEEDS = (0, 1, 2)
+FIGURES = ("sampled_success", "optimal_states", "optimal_actions", "rank", "next_cell", "malformed")
+Variant = StrEnum("Variant", {name: name for name in VARIANTS})
+Runs = Mapping[tuple[str, int], Result]
+"""Of one length of the line: (variant, seed) -> run."""
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+Results = Annotated[Path, typer.Option(help="folder of results, a JSON file each")]
+
+
+@app.command()
+def run(
+    variant: Annotated[Variant, typer.Argument(help="what runs")],
+    seed: Annotated[int, typer.Option(help="of the run and its lines; 7 is for grids and not reported")] = 0,
+    cells: Annotated[int, typer.Option(help="length of the line: 9 or 15")] = 9,
+    steps: Annotated[int | None, typer.Option(help="environment steps; else those compared at")] = None,
+    iterations: Annotated[int | None, typer.Option(help="at most so many")] = None,
+    change: Annotated[str, typer.Option(help="YAML over the configuration, for a grid")] = "{}",
+    data: Annotated[Path, typer.Option(help="data root")] = OUT / "language_model",
+    results: Results = RESULTS,
+) -> None:
+    """Run a variant, or go on with it; its figures are printed and written after each iteration."""
+    if cells not in STEPS:
+        raise typer.BadParameter(
+            f"the lengths compared are {', '.join(map(str, STEPS))}", param_hint="--cells"
+        )
+    asyncio.run(
+        walk_run.run(
+            variant.value, seed, cells, steps=steps or STEPS[cells], data=data, results=results,
+            changes=yaml.safe_load(change), iterations=iterations,
+        )
+    )  # fmt: skip
+
+
+def at_bar(runs: Runs, variant: str, seed: int, figure: str, steps: int) -> float:
+    """A figure of a run at so many environment steps, the mean of three iterations; nan where the run is missing, or
+    has not used as many."""
+    result = runs.get((variant, seed))
+    if result is None or not result.figures or result.figures[-1].environment_steps < steps:
+        return float("nan")
+    return final(at_steps(result.figures, steps), figure)
+
+
+def middle(values: Sequence[float]) -> float:
+    """The median; nan where a value is."""
+    return float(np.median(values))
+
+
+def proof_checks(runs: Runs, steps: int) -> list[Check]:
+    """The bars of nine cells: medians of three seeds; the shuffled control has one."""
+
+    def over(variant: str, figure: str = "sampled_success") -> list[float]:
+        return [at_bar(runs, variant, seed, figure, steps) for seed in SEEDS]
+
+    def above(variant: str) -> float:
+        return middle([a - b for a, b in zip(over("nlac"), over(variant), strict=True)])
+
+    shuffled, alone = (
+        at_bar(runs, variant, SEEDS[0], "sampled_success", steps) for variant in ("shuffled", "refiner_alone")
+    )
+    return [
+        check("lm_success_median", middle(over("nlac")), ">=", 0.85),
+        check("lm_above_refiner_alone_median", above("refiner_alone"), ">=", 0.5),
+        check("lm_above_rft_median", above("rft"), ">=", 0.1),
+        check("lm_rank_median", middle(over("nlac", "rank")), ">=", 0.85),
+        check("lm_shuffled_from_refiner_alone", abs(shuffled - alone), "<=", 0.05),
+    ]
+
+
+def row(result: Result, steps: int) -> dict[str, float | str | None]:
+    """A run's line of the table, up to the steps compared at."""
+    reached = at_steps(result.figures, steps)
+    figures = {
+        name: final(reached, name) if getattr(reached[-1], name) is not None else None for name in FIGURES
+    }
+    machine = result.machine
+    return {
+        "steps": reached[-1].environment_steps,
+        "iterations": len(reached),
+        **{name: value if value is None else f"{value:.3f}" for name, value in figures.items()},
+        "tokens": sum(m.tokens for m in reached),
+        "minutes": f"{sum(m.seconds for m in reached) / 60:.0f}",
+        "configuration": result.configuration,
+        "commit": result.commit,
+        "machine": f"{machine['threads']} of {machine['cores']} x {machine['processor']}, {result.date}",
+    }  # fmt: skip
+
+
+def of_length(results: Sequence[Result], cells: int) -> Runs:
+    """The runs on lines of this length."""
+    return {(r.variant, r.seed): r for r in results if r.cells == cells and r.figures}
+
+
+def draw(runs: Runs, cells: int) -> None:
+    """The picture: a line for each run, the supervised ceiling and uniform play as levels."""
+    order = [name for name in VARIANTS if name != CEILING]
+    chosen = sorted((r for r in runs.values() if r.variant in order), key=lambda r: order.index(r.variant))
+    ceilings = [r.figures[-1].sampled_success for r in runs.values() if r.variant == CEILING]
+    PICTURE.parent.mkdir(exist_ok=True)
+    plot(
+        {f"{r.variant}-{r.seed}": r.figures for r in chosen},
+        PICTURE,
+        f"SmolLM2-135M-Instruct on the line of {cells} cells",
+        {"uniform play": middle([walk_run.uniform_success(cells, seed) for seed in SEEDS])}
+        | ({CEILING: middle(ceilings)} if ceilings else {}),
+    )
+
+
+@app.command()
+def report(
+    results: Results = RESULTS,
+    here: Annotated[Path | None, typer.Option(help="further results, shown in the table alone")] = None,
+) -> None:
+    """Table, picture and checks of the results; ends non-zero where a bar is missed."""
+    found = read_results(results)
+    further = {f"{r.name} (here)": r for r in (read_results(here) if here else []) if r.figures}
+    for cells, steps in STEPS.items():
+        runs = of_length(found, cells)
+        rows = {r.name: r for r in runs.values()} | {n: r for n, r in further.items() if r.cells == cells}
+        if rows:
+            title = (
+                f"{cells} cells, up to {steps} environment steps; rules play backup, evaluator and refiner"
+            )
+            print_figures(title, {name: row(result, steps) for name, result in rows.items()})
+    nine = of_length(found, 9)
+    if nine:
+        draw(nine, 9)
+    curves = {r.name: asdict(r) for r in found}
+    finish("language_model", "Line of nine cells", proof_checks(nine, STEPS[9]), curves=curves)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,113 @@
+"""Results of long runs as files that are committed: figures by iteration, and what they were measured with."""
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from benchmarks.checks import processor
+from benchmarks.learning.measured_run import Figures
+from schemas.config import Config
+from schemas.load import PROJECT_ROOT
+from storage.files import replace_text
+
+FASTER = ("avx512_bf16", "amx_bf16")  # what bfloat16 weights are multiplied with
+
+
+@dataclass
+class WalkFigures(Figures):
+    """Figures after one iteration of a language model's run.
+
+    Attributes:
+        optimal_actions: probability that a sampled action is optimal, the mean over the held-out states.
+        next_cell: share of futures that name what the action leads to.
+        tokens: written and trained on in this iteration.
+        seconds: of its stages, the measuring left out.
+    """
+
+    optimal_actions: float = 0.0
+    next_cell: float | None = None
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run.
+
+    Attributes:
+        variant: of the algorithm.
+        cells: of the line.
+        seed: of the run.
+        configuration: its digest, without the seed, so that it is the same for each seed.
+        machine: processor, its cores and its flags, threads used.
+        commit: of the program that wrote the file.
+        date: of the last iteration.
+        figures: by iteration.
+    """
+
+    variant: str
+    cells: int
+    seed: int
+    configuration: str
+    machine: dict[str, Any] = field(default_factory=dict)
+    commit: str = ""
+    date: str = ""
+    figures: list[WalkFigures] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Of the run and its file."""
+        return f"{self.variant}-{self.cells}-{self.seed}"
+
+
+def write_result(folder: Path, result: Result) -> Path:
+    """Write a result, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result.name}.json"
+    replace_text(path, json.dumps(asdict(result), indent=1) + "\n")
+    return path
+
+
+def read_result(path: Path) -> Result:
+    """Read a result."""
+    content = json.loads(path.read_text())
+    return Result(**{**content, "figures": [WalkFigures(**row) for row in content["figures"]]})
+
+
+def read_results(folder: Path) -> list[Result]:
+    """All results of a folder, by name."""
+    return [read_result(path) for path in sorted(folder.glob("*.json"))]
+
+
+def measured_here(result: Result, figures: Sequence[WalkFigures]) -> Result:
+    """A result with these figures, as of this machine, program and day."""
+    flags, cores, name = processor()
+    machine = {
+        "processor": name,
+        "cores": cores,
+        "flags": [flag for flag in FASTER if flag in flags],
+        "threads": int(os.environ.get("OMP_NUM_THREADS", cores)),
+    }
+    own = {name: getattr(result, name) for name in ("variant", "cells", "seed", "configuration")}
+    return Result(**own, machine=machine, commit=commit(), date=date.today().isoformat(), figures=[*figures])
+
+
+def commit() -> str:
+    """The program's commit, with -dirty where files differ from it; empty outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
+    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def configuration_digest(config: Config) -> str:
+    """sha256 (12 hex) of all that determines a run but its name, its seed and how the trainer computes."""
+    content = config.model_dump(mode="json", exclude={"run", "seed", "trainer", "pools"})
+    content["environment"]["options"].pop("seed", None)
+    content["warm_start"].pop("file")
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]

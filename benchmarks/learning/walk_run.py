@@ -1,0 +1,204 @@
+"""One run of a pretrained language model on the line walk, measured after each iteration against exact Q*.
+
+A run can be killed and goes on: iterations are committed in the store, and the result's file is written after each.
+Figures are defined in `tasks.environments.line_walk.measures`; nothing here computes anything of the algorithm.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.learning.environment_steps import collected_steps
+from benchmarks.learning.measured_run import Asked, Map, foresee, measuring, policy_table, stacked
+from benchmarks.learning.result_files import (
+    Result,
+    WalkFigures,
+    configuration_digest,
+    measured_here,
+    read_result,
+    write_result,
+)
+from schemas.config import Config
+from schemas.load import PROJECT_ROOT, load_config
+from storage.store import Store
+from tasks.algorithms import algorithm_of
+from tasks.environments.line_walk import LineWalk, measures
+from tasks.environments.line_walk.text import ACTIONS, mean_value, read_description
+from tasks.pipeline.ceiling import ceiling_config
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.iterations import frozen_config, run_iteration
+from tasks.pipeline.registry import stages_of
+
+CONFIG = PROJECT_ROOT / "configs" / "proofs" / "line_walk.yaml"
+CEILING = "ceiling"
+CEILING_ROWS = 768
+RANKED_MAPS = 6  # of the held-out ones, spread over their patterns
+LONGER: dict[str, Any] = {
+    "environment": {"options": {"cells": 15, "moves": 3}}, "rollout": {"max_steps": 10}
+}  # fmt: skip
+AT_ONCE = {"from_iteration": 0}  # no critic to train alone
+VARIANTS: dict[str, dict[str, Any]] = {
+    "nlac": {},
+    "rft": {"algorithm": "rft", "improvement": AT_ONCE},
+    "refiner_alone": {"algorithm": "refiner_alone", "improvement": {**AT_ONCE, "futures": 1, "rounds": 1}},
+    "no_bootstrap": {"backup": {"draws": 0}},
+    "shuffled": {"backup": {"shuffle_labels": True}},
+    CEILING: {},
+}
+"""Variant -> what differs from the shipped configuration."""
+
+
+def changed(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with fields replaced; a mapping replaces only the fields it names."""
+    return {**content} | {
+        name: changed(content[name], value) if isinstance(value, Mapping) and content[name] else value
+        for name, value in changes.items()
+    }
+
+
+def configure(variant: str, cells: int, seed: int, changes: Mapping[str, Any] | None = None) -> Config:
+    """The configuration of a run; each seed has lines of its own.
+
+    Args:
+        variant: of VARIANTS.
+        cells: 9 or 15.
+        seed: of the run and of its lines.
+        changes: further fields, for a grid.
+    """
+    own = {"run": f"{variant}-{cells}-{seed}", "seed": seed, "environment": {"options": {"seed": seed}}}
+    content = load_config(CONFIG).model_dump()
+    for part in (LONGER if cells == 15 else {}, own, VARIANTS[variant], changes or {}):
+        content = changed(content, part)
+    return Config.model_validate(content)
+
+
+def uniform_success(cells: int, seed: int) -> float:
+    """Success of uniform play over the legal moves, on a seed's held-out lines."""
+    config = configure("nlac", cells, seed)
+    lines = LineWalk(**config.environment.options).lines("eval")
+    return measures.success_probability(lines, [*map(measures.uniform_play, lines)], config.rollout.max_steps)
+
+
+async def measure(store: Store, config: Config, iteration: int, *, critic: bool) -> WalkFigures:
+    """The figures of one iteration, on the held-out lines."""
+    world = LineWalk(**config.environment.options)
+    lines = world.lines("eval")
+    maps = [
+        Map(line.name, {s: line.observation(s) for s in line.states}, line.q_star(world.gamma))
+        for line in lines
+    ]
+    async with measuring(store, config, iteration) as ctx:
+        tables = await asyncio.gather(*(policy_table(ctx, place, ACTIONS) for place in maps))
+        ranked = maps[:: -(-len(maps) // RANKED_MAPS)]
+        asked = await foresee(ctx, ranked, ACTIONS) if critic else []
+    acted, exact = stacked(maps, tables), stacked(maps)
+    done = [store.committed(config.run, stage, iteration) for stage in stages_of(config, iteration)]
+    stages = [made.manifest for made in done if made is not None]
+    found = WalkFigures(
+        iteration=iteration,
+        environment_steps=collected_steps(store, config.run, iteration),
+        sampled_success=measures.success_probability(lines, tables, config.rollout.max_steps),
+        optimal_states=measures.optimal_share(acted, exact),
+        optimal_actions=float((acted * measures.optimal_actions(exact)).sum(axis=1).mean()),
+        tokens=sum(stage.tokens for stage in stages),
+        seconds=sum(stage.seconds for stage in stages),
+    )
+    if asked:
+        measure_critic(found, asked, stacked(ranked), world)
+    return found
+
+
+def measure_critic(found: WalkFigures, asked: Sequence[Asked], exact: np.ndarray, world: LineWalk) -> None:
+    """Rank of the actions of a state by the mean value of their futures, malformed futures, next cells foreseen."""
+    told = [[future.description for future in one.futures] for one in asked]
+    values = np.array([mean_value(texts, world.gamma) for texts in told])
+    found.rank = measures.rank_agreement(values.reshape(exact.shape), exact)
+    texts = [text for many in told for text in many]
+    actions = [one.action for one in asked for _ in one.futures]
+    found.malformed = measures.malformed_share(texts, actions)
+    lines = {line.name: line for line in world.lines("eval")}
+    leads = [
+        lines[one.place.name].place(lines[one.place.name].leads_to(one.state, ACTIONS.index(one.action)))
+        for one in asked
+        for _ in one.futures
+    ]
+    read = [read_description(text) for text in texts]
+    found.next_cell = float(
+        np.mean(
+            [r is not None and place in (r.cell, r.outcome) for r, place in zip(read, leads, strict=True)]
+        )
+    )
+
+
+async def run(
+    variant: str,
+    seed: int,
+    cells: int,
+    *,
+    steps: int,
+    data: Path,
+    results: Path,
+    changes: Mapping[str, Any] | None = None,
+    iterations: int | None = None,
+) -> Result:
+    """Iterate and measure until so many environment steps are used; go on where a run stopped.
+
+    Args:
+        variant: of VARIANTS.
+        seed: of the run.
+        cells: 9 or 15.
+        steps: environment steps.
+        data: data root.
+        results: folder of the result's file.
+        changes: further fields of the configuration.
+        iterations: most of them.
+
+    Raises:
+        SystemExit: the store holds the run with another configuration.
+    """
+    store, config = Store(data), configure(variant, cells, seed, changes)
+    check_config(config, store.root)
+    if variant == CEILING:
+        config, iterations = ceiling_config(store, config, CEILING_ROWS), 1
+    result = Result(variant, cells, seed, configuration_digest(config))
+    figures = measured_before(store, config, result, results)
+    ranks = variant == CEILING or algorithm_of(config).has_critic
+    while not figures or (len(figures) != iterations and figures[-1].environment_steps < steps):
+        iteration, began = len(figures), time.monotonic()
+        await run_iteration(store, config, iteration)
+        iterated = time.monotonic()
+        figures.append(await measure(store, config, iteration, critic=ranks))
+        write_result(results, measured_here(result, figures))
+        told = " ".join(f"{k} {v:.3f}" for k, v in asdict(figures[-1]).items() if isinstance(v, float))
+        print(
+            f"{result.name} {iteration}: {figures[-1].environment_steps} steps, {told} "
+            f"({iterated - began:.0f} + {time.monotonic() - iterated:.0f} s)",
+            flush=True,
+        )
+    return measured_here(result, figures)
+
+
+def measured_before(store: Store, config: Config, result: Result, results: Path) -> list[WalkFigures]:
+    """The figures of a run that was begun here; none where this store does not hold it.
+
+    Raises:
+        SystemExit: it was begun with another configuration.
+    """
+    begun, path = frozen_config(store, config.run, 0), results / f"{result.name}.json"
+    if begun is None:
+        return []
+    if configuration_digest(begun) != result.configuration:
+        raise SystemExit(
+            f"{store.root} holds run {config.run} with another configuration; give another --data, or remove "
+            f"{store.root / config.run}"
+        )
+    before = read_result(path) if path.exists() else result
+    if before.configuration != result.configuration:
+        return []
+    finished = [n for n in store.iterations(config.run) if store.current(config.run, n).state == "finished"]
+    return before.figures[: len(finished)]
