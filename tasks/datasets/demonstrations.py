@@ -110,7 +110,7 @@ def _fault(ctx: StageContext, row: Demonstration) -> str | None:
     for name in NEEDS[row.role]:
         if getattr(row, name) is None:
             return f"{name} is empty; a demonstration of role {row.role} needs it"
-    text = "".join(segments(row))
+    text = "".join(segments(ctx, row))
     form = ctx.environment.action_format
     if row.role in ("policy", "refine") and not read_action(text, form).valid:
         return f"answer: {row.answer!r} is no action of the environment ({form.description})"
@@ -137,12 +137,13 @@ def _grammar(ctx: StageContext, role: DemonstratedRole) -> str:
             return future_regex(chars)
 
 
-def segments(row: Demonstration) -> tuple[str, ...]:
+def segments(ctx: StageContext, row: Demonstration) -> tuple[str, ...]:
     """The answer as its role writes it."""
     if row.role in ("policy", "refine"):
         return (write_action(row.thought, row.answer),)
     if row.role == "evaluate":
-        return (write_verdict(bool(row.optimal), row.answer),)
+        reason_first = ctx.config.roles.evaluate.thinking
+        return (write_verdict(bool(row.optimal), row.answer, reason_first=reason_first),)
     return future_segments(row.thought, row.answer)
 
 
@@ -153,7 +154,7 @@ def shown_state(row: Demonstration) -> State:
 
 def prompt(ctx: StageContext, row: Demonstration) -> Prompt:
     """The prompt that it answers."""
-    state, action, label = shown_state(row), row.action_text or "", segments(row)
+    state, action, label = shown_state(row), row.action_text or "", segments(ctx, row)
     match row.role:
         case "policy":
             return policy_prompt(ctx.prompts, state, label=label, trains=True)
@@ -175,7 +176,7 @@ def demonstration_examples(ctx: StageContext, rows: list[Demonstration]) -> list
     """The usable ones, as training examples."""
     usable = [(row, prompt(ctx, row)) for row in rows if row.status == "ok"]
     examples = [
-        Example(row.demonstration_id, "demonstration", p.messages, segments(row), dropped=p.dropped)
+        Example(row.demonstration_id, "demonstration", p.messages, segments(ctx, row), dropped=p.dropped)
         for row, p in usable
     ]
     return [

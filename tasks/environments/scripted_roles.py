@@ -70,6 +70,7 @@ class Rules:
                 verdict = (
                     "yes" if judged_optimal(self._futures(prompt), self._seen(prompt).distance) else "no"
                 )
+                [verdict] = fields(prompt, "verdict") or [verdict]  # a prompt may give it
                 value = mean_value(self._futures(prompt), _discount(system))
                 return f"Optimal: {verdict}\nReason: value {value:.3f}"
             case "refine":

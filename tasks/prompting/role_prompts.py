@@ -91,12 +91,23 @@ def evaluate_prompt(
     action_text: str,
     futures: Sequence[str],
     *,
+    verdict: bool | None = None,
     label: tuple[str, ...] = (),
     trains: bool = False,
 ) -> Prompt:
-    """The evaluator's prompt."""
-    shown = {"state": state, "action_text": action_text, "futures": futures}
-    return prompts.prompt("evaluate", "evaluate", label=label, trains=trains, **shown)
+    """The evaluator's prompt. An evaluator that thinks is asked for its reason first; `verdict` is one to be
+    explained."""
+    return prompts.prompt(
+        "evaluate",
+        "evaluate",
+        label=label,
+        trains=trains,
+        state=state,
+        action_text=action_text,
+        futures=futures,
+        verdict=verdict,
+        reason_first=prompts.config.roles.evaluate.thinking,
+    )
 
 
 def refine_prompt(

@@ -7,7 +7,7 @@ from tasks.prompting.role_prompts import evaluate_prompt
 from tasks.runtime.context import StageContext
 from tasks.runtime.role_client import Answer
 from tasks.runtime.stage import StageFailed
-from tasks.text.formats import Verdict, read_verdict, verdict_regex
+from tasks.text.formats import Verdict, read_verdict, verdict_regex, verdict_segments
 
 
 async def evaluate(
@@ -18,10 +18,14 @@ async def evaluate(
     *,
     adapter: str,
     request_key: str,
+    verdict: bool | None = None,
 ) -> tuple[Answer, Verdict]:
-    """q ~ E(.|s,a,d1..dk)."""
-    prompt = evaluate_prompt(ctx.prompts, state, action_text, futures)
-    regex = verdict_regex(ctx.config.roles.evaluate.line_chars)
+    """q ~ E(.|s,a,d1..dk); the reason of `verdict`, where that is known. A format holds a structured answer to it;
+    another evaluator is told."""
+    section = ctx.config.roles.evaluate
+    told = None if section.structured else verdict
+    prompt = evaluate_prompt(ctx.prompts, state, action_text, futures, verdict=told)
+    regex = verdict_regex(section.line_chars, verdict)
     answer = await ctx.roles.ask("evaluate", prompt, adapter=adapter, request_key=request_key, regex=regex)
     return answer, read_verdict(answer.text)
 
@@ -34,8 +38,10 @@ async def yes_probability(
     *,
     adapter: str,
     request_key: str,
+    reason: str | None = None,
 ) -> float:
-    """p("Optimal: yes") / (p("Optimal: yes") + p("Optimal: no")) under the evaluator's prompt.
+    """p("Optimal: yes") / (p("Optimal: yes") + p("Optimal: no")) under the evaluator's prompt, after `reason` where it
+    has written one.
 
     Raises:
         RequestError: the request can't be scored.
@@ -43,15 +49,14 @@ async def yes_probability(
     """
     prompt = evaluate_prompt(ctx.prompts, state, action_text, futures)
     logprobs = []
-    for verdict in ("yes", "no"):
-        segments = ("Optimal:", f" {verdict}")
+    for verdict in (True, False):
+        segments = verdict_segments(verdict, reason)
         scored = await ctx.roles.scores(
             "evaluate", prompt.messages, segments, adapter=adapter, request_key=request_key
         )
         if scored is None:
             raise StageFailed(
-                f"roles.evaluate.engine: algorithm {ctx.algorithm.name} needs an engine that scores; route the role to "
-                "one"
+                "roles.evaluate.engine: the probability of a verdict needs an engine that scores; route the role to one"
             )
         logprobs.append(sum(scored.segments[1]))  # the first segment is the same for both
     yes, no = (math.exp(value - max(logprobs)) for value in logprobs)

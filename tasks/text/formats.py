@@ -27,6 +27,9 @@ _ACTION, _FUTURE = _thought_then("Action"), _thought_then("Future")
 _VERDICT = re.compile(
     r"\s*Optimal:\s*(?P<optimal>yes|no)\b[\s.]*(?:Reason:\s*)?(?P<reason>.*?)\s*", re.DOTALL | re.IGNORECASE
 )
+_REASON_FIRST = re.compile(
+    r"\s*+Reason:(?P<reason>.*)\n[ \t]*+Optimal:\s*+(?P<optimal>yes|no)\b[\s.]*+", re.DOTALL | re.IGNORECASE
+)
 
 _REWRITE = re.compile(
     r"\s*(?:(?:the\s+)?(?:new\s+|rewritten\s+)?(?:thought|statement|conjecture)\s*:)?\s*(?P<thought>[^\n]*)",
@@ -86,9 +89,10 @@ def future_regex(chars: int) -> str:
     return rf"{_thought(chars)}Future: {_line(chars)}"
 
 
-def verdict_regex(chars: int) -> str:
-    """The format of a verdict: yes or no, then a reason of up to `chars` characters on one line."""
-    return rf"Optimal: (?:yes|no)\nReason: {_line(chars)}"
+def verdict_regex(chars: int, optimal: bool | None = None) -> str:
+    """The format of a verdict: yes or no, or the given one, then a reason of up to `chars` characters on one line."""
+    verdict = "(?:yes|no)" if optimal is None else _yes_or_no(optimal)
+    return rf"Optimal: {verdict}\nReason: {_line(chars)}"
 
 
 def read_action(text: str, form: ActionFormat) -> Action:
@@ -143,17 +147,27 @@ class Verdict:
     reason: str
 
 
-def write_verdict(optimal: bool, reason: str) -> str:
-    """The text of a verdict."""
-    return f"Optimal: {'yes' if optimal else 'no'}\nReason: {one_line(reason)}"
+def write_verdict(optimal: bool, reason: str, *, reason_first: bool = False) -> str:
+    """The text of a verdict, as an evaluator writes it, or one that thinks (`reason_first`)."""
+    verdict, reason = f"Optimal: {_yes_or_no(optimal)}", one_line(reason)
+    return f"Reason: {reason}\n{verdict}" if reason_first else f"{verdict}\nReason: {reason}"
+
+
+def verdict_segments(optimal: bool, reason: str | None = None) -> tuple[str, str]:
+    """A verdict to be scored, as (everything before yes or no, yes or no); after a reason where one is given."""
+    return ("Optimal:" if reason is None else f"Reason: {reason}\nOptimal:"), f" {_yes_or_no(optimal)}"
+
+
+def _yes_or_no(optimal: bool) -> str:
+    return "yes" if optimal else "no"
 
 
 def read_verdict(text: str) -> Verdict:
-    """Parse 'Optimal: yes|no' and the reason."""
-    match = _VERDICT.fullmatch(text)
+    """Parse 'Optimal: yes|no' and the reason, which may stand before it."""
+    match = _VERDICT.fullmatch(text) or _REASON_FIRST.fullmatch(text)
     if match is None:
         return Verdict(None, text.strip())
-    return Verdict(match["optimal"].lower() == "yes", match["reason"])
+    return Verdict(match["optimal"].lower() == "yes", match["reason"].strip())
 
 
 def read_rewrite(text: str, *, lines: bool = False) -> str:

@@ -7,6 +7,7 @@ import pytest
 from tasks.text.action_format import ActionFormat
 from tasks.text.formats import (
     Action,
+    Verdict,
     action_regex,
     future_regex,
     future_segments,
@@ -15,7 +16,9 @@ from tasks.text.formats import (
     read_rewrite,
     read_verdict,
     verdict_regex,
+    verdict_segments,
     write_action,
+    write_verdict,
 )
 
 NUMBER = ActionFormat(r"\[(?:[1-9]|1[0-9]|20)\]", "a number")
@@ -65,6 +68,10 @@ def test_the_label_reads_back_as_what_it_was_made_from() -> None:
         ("Optimal: yes\nReason: it wins", True),
         ("Optimal: No\nReason: it loses", False),
         ("Optimal: yes", True),
+        ("Reason: it wins\nOptimal: yes", True),
+        ("Reason: not\nOptimal: yes, but\nOptimal: no.", False),
+        ("Reason: it wins", None),
+        ("Reason: Optimal: yes", None),
         ("it was fine", None),
         ("Optimal: yesterday", None),
         ("", None),
@@ -78,6 +85,13 @@ def test_the_verdict_format_is_readable() -> None:
     text = "Optimal: no\nReason: guess lower"
     assert re.fullmatch(verdict_regex(20), text)
     assert read_verdict(text).reason == "guess lower"
+    assert re.fullmatch(verdict_regex(20, False), text) and not re.fullmatch(verdict_regex(20, True), text)
+    for first in (False, True):
+        written = write_verdict(False, "guess lower", reason_first=first)
+        assert read_verdict(written) == Verdict(False, "guess lower")
+        assert written.startswith("Reason:") is first
+    assert "".join(verdict_segments(False, "guess lower")) == written
+    assert text.startswith("".join(verdict_segments(False)))
 
 
 @pytest.mark.parametrize(
