@@ -17,10 +17,12 @@ from schemas.rows import (
 )
 from tasks.datasets.drawn_transitions import load_drawn
 from tasks.datasets.sft_examples import critic_examples
+from tasks.measures.entropy import action_entropy
 from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
 from tasks.runtime.stage import Bound, Inputs, Output, Stage
+from tasks.text.formats import read_action
 from tasks.training.fine_tuning import Source, fine_tune, training_steps
 
 
@@ -31,6 +33,8 @@ async def policy_distillation(ctx: StageContext) -> Output:
         StageFailed: there is no action to train on.
     """
     examples, metrics = ctx.algorithm.distils.load(ctx)
+    form = ctx.environment.action_format
+    actions = (read_action("".join(example.segments), form).action for example in examples)
     shared = ctx.config.parameters == "shared" and ctx.algorithm.has_critic
     trained = await fine_tune(
         ctx,
@@ -43,7 +47,7 @@ async def policy_distillation(ctx: StageContext) -> Output:
         tables={"training_rows": trained.rows, "training_steps": trained.steps},
         rows_in=len(examples),
         adapters={"policy": "adapter", "target": "target"} if shared else {"policy": "adapter"},
-        metrics={**trained.metrics, **metrics},
+        metrics={**trained.metrics, **metrics, "distilled_action_entropy": action_entropy(actions)},
     )
 
 

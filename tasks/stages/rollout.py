@@ -5,6 +5,7 @@ import random
 from schemas.config import Config
 from schemas.rows import Episode, Transition
 from tasks.environments.splits import played_tasks
+from tasks.measures.entropy import action_entropy
 from tasks.roles.episode import episode_metrics, play_all
 from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
@@ -21,13 +22,15 @@ async def rollout(ctx: StageContext) -> Output:
     count = section.first_episodes or section.episodes if ctx.iteration == 0 else section.episodes
     tasks = stream.sample(known, count) if count <= len(known) else stream.choices(known, k=count)
     results = await play_all(ctx, {"train": tasks})
+    played = [t for r in results for t in r.transitions]
     return Output(
-        tables={
-            "episodes": [r.episode for r in results],
-            "transitions": [t for r in results for t in r.transitions],
-        },
+        tables={"episodes": [r.episode for r in results], "transitions": played},
         rows_in=len(tasks),
-        metrics=episode_metrics(results),
+        metrics={
+            **episode_metrics(results),
+            "action_entropy": action_entropy(t.action for t in played),
+            "first_action_entropy": action_entropy(t.action for t in played if t.step == 0),
+        },
     )
 
 
