@@ -174,6 +174,21 @@ class ImprovementSection(Section):
         "rollouts. Empty: 1 future, or 4 rollouts (the paper's)"
     )  # fmt: skip
     rounds: PositiveInt = Field(1, description="m, refinement rounds; nlql has none")
+    verdict: Literal["auto", "written", "scored"] = Field(
+        "auto", description="what a critique's verdict is. written: what the evaluator writes; scored: yes where "
+        "its probability exceeds one half, with a reason written for it (before it, where the evaluator thinks); the "
+        "final choice among several rounds is the most probable action. auto: scored where the evaluator's engine "
+        "scores. nlql always scores, without a reason"
+    )  # fmt: skip
+    require_gain: bool = Field(
+        False, description="distil only refinements whose probability of yes exceeds the original action's. A single "
+        "round is critiqued again for it. Needs scored verdicts; actions called optimal stay distilled; nlql compares "
+        "its actions anyway"
+    )  # fmt: skip
+    max_rows_per_action: PositiveInt | None = Field(
+        None, description="at most this many rows of one iteration distil the same action in the same state; more are "
+        "drawn from. Empty: no cap"
+    )  # fmt: skip
     actions: PositiveInt = Field(4, description="algorithm nlql only: actions sampled at a state (best of n)")
     from_iteration: int = Field(
         0, ge=0, description="earlier iterations train the critic alone (shared parameters only), because an untrained "

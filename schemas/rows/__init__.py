@@ -12,7 +12,7 @@ A new column raises VERSION. It must be Optional, because it is NULL in files of
 from schemas.rows.base import Generation, PriorityKind, Row, Split
 from schemas.rows.demonstrations import Demonstration, PastTurn, TriedAction
 from schemas.rows.evaluated import Evaluation, Retention
-from schemas.rows.improvement import Critique, Future, Refinement
+from schemas.rows.improvement import Critique, DistilReason, Future, Refinement
 from schemas.rows.played import Episode, Reject, Transition
 from schemas.rows.targets import (
     BellmanTarget,
@@ -31,6 +31,7 @@ __all__ = [
     "CorrectedTarget",
     "Critique",
     "Demonstration",
+    "DistilReason",
     "DrawnText",
     "Episode",
     "Evaluation",

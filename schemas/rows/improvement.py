@@ -46,9 +46,9 @@ class Critique(Row):
     optimal: bool | None = Field(
         None, description="the verdict; NULL if it can't be parsed. Scored: yes_probability > 0.5"
     )
-    critique: str = Field(description="why, and how to improve; empty for a scored verdict")
+    critique: str = Field(description="why, and how to improve; empty with algorithm nlql")
     yes_probability: float | None = Field(
-        None, description="scored verdict (nlql): p(yes) / (p(yes) + p(no)); NULL for a written one"
+        None, description="scored verdict: p(yes) / (p(yes) + p(no)); NULL for a written one"
     )
     action_generation: Generation | None = Field(None, description="provenance of the critiqued action")
     generation: Generation | None = Field(None, description="provenance of the critique")
@@ -58,6 +58,13 @@ class Critique(Row):
     action_reasoning: str | None = Field(
         None, description="that of a fresh action; the evaluator does not see it"
     )
+
+
+DistilReason = Literal[
+    "kept", "refined", "optimal", "chosen", "gain",
+    "not_final", "failed", "unchanged", "no_gain", "surplus",
+]  # fmt: skip
+"""Why a proposal is distilled (the first line), or not."""
 
 
 class Refinement(Row):
@@ -87,6 +94,13 @@ class Refinement(Row):
     leak_before: float | None = Field(None, description="share of the thought's words inside leaks, before")
     leak_after: float | None = Field(None, description="the same for the thought kept")
     distil: bool = Field(description="goes into policy distillation")
+    distil_reason: DistilReason | None = Field(
+        None, description="why. Distilled: kept (called optimal as it was), refined (another action, not judged "
+        "again), optimal (called optimal when judged again), chosen (picked among different actions), gain (more "
+        "probably optimal than the original). Not: not_final (an earlier proposal), failed (see status), unchanged "
+        "(the action that was called not optimal), no_gain, surplus (improvement.max_rows_per_action). NULL in older "
+        "files"
+    )  # fmt: skip
     generation: Generation | None = Field(None, description="provenance of the refined action")
     correction_generation: Generation | None = Field(None, description="provenance of the corrected thought")
     reasoning: str | None = Field(

@@ -3,13 +3,13 @@ critique of them, and the refiner improves the action by it."""
 
 from tasks.improvement.futures import PREDICTED
 from tasks.improvement.refine import REFINED
-from tasks.improvement.verdicts import WRITTEN
+from tasks.improvement.verdicts import REASONED, check_verdicts
 from tasks.runtime.algorithm import Algorithm, Improvement
 from tasks.training.policy_rows import REFINED_ACTIONS
 
 NLAC = Algorithm(
     name="nlac",
-    summary="one action, k predicted futures, a written verdict, m rounds of refinement",
+    summary="one action, k predicted futures, a verdict and its reason, m rounds of refinement",
     stages=(
         "rollout",
         "bellman-targets",
@@ -20,6 +20,7 @@ NLAC = Algorithm(
         "policy-distillation",
         "evaluation",
     ),
-    improvement=Improvement(PREDICTED, WRITTEN, REFINED),
+    improvement=Improvement(PREDICTED, REASONED, REFINED),
     policy_rows=REFINED_ACTIONS,
+    checks=(check_verdicts,),
 )

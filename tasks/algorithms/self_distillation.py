@@ -7,7 +7,7 @@ from schemas.config import Config
 from tasks.environments.base import Environment
 from tasks.improvement.monte_carlo import PLAYED
 from tasks.improvement.refine import REFINED
-from tasks.improvement.verdicts import WRITTEN
+from tasks.improvement.verdicts import REASONED, check_verdicts
 from tasks.runtime.algorithm import Algorithm, Improvement
 from tasks.training.policy_rows import REFINED_ACTIONS
 
@@ -22,9 +22,9 @@ def _replayable(config: Config, environment: Environment) -> Iterator[str]:
 
 SELF_DISTILLATION = Algorithm(
     name="self_distillation",
-    summary="one action, k Monte-Carlo rollouts, a written verdict, m rounds of refinement",
+    summary="one action, k Monte-Carlo rollouts, a verdict and its reason, m rounds of refinement",
     stages=("rollout", "replay-draw", "critique", "refinement", "policy-distillation", "evaluation"),
-    improvement=Improvement(PLAYED, WRITTEN, REFINED),
+    improvement=Improvement(PLAYED, REASONED, REFINED),
     policy_rows=REFINED_ACTIONS,
-    checks=(_replayable,),
+    checks=(_replayable, check_verdicts),
 )

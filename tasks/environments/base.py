@@ -52,7 +52,8 @@ class Environment(Protocol):
 
     Attributes:
         name: value of the column `environment`.
-        instructions: the policy's system prompt: the task, without the answer format.
+        instructions: the task, without the answer format. The prompts of policy, successor, backup, evaluator and
+            refiner begin with it.
         action_format: how an action is written.
         templates: template name -> file that replaces the shipped wording.
         replayable: `reset` and the same actions lead to the same state.

@@ -4,20 +4,19 @@ The value of an action is the probability of "Optimal: yes" against "Optimal: no
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from schemas.config import Config
 from schemas.rows import Critique
 from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.environments.base import Task
+from tasks.improvement.distillation import decided, most_probable
 from tasks.improvement.refine import Improved
 from tasks.improvement.validate import make_proposal
-from tasks.roles.answers import why_cut
+from tasks.roles.answers import read_whole_action
 from tasks.runtime.algorithm import Algorithm, Method
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Bound
 from tasks.text.correction import label_reasoning
-from tasks.text.formats import read_action
 
 
 async def best_action(
@@ -27,11 +26,9 @@ async def best_action(
     task: Task,
     futures: Mapping[str, list[str]],
 ) -> Improved:
-    """The tried action of the highest `yes_probability`, the first of equals, with the thought that the policy wrote.
+    """The tried action of the highest `yes_probability`, drawn among equals, with the thought that the policy wrote.
     It is distilled if the environment would accept it."""
-    best = max(tried, key=lambda critique: critique.yes_probability or 0.0)
-    action = read_action(best.action_text, ctx.environment.action_format)
-    whole = why_cut(best.action_text, best.action_generation) is None
+    best = tried[most_probable(tried, ctx.roles.seed("choice", tried[0].sample_id))]
     row = await make_proposal(
         ctx,
         best,
@@ -40,11 +37,11 @@ async def best_action(
         round_=1,
         kind="chosen",
         text=best.action_text,
-        action=replace(action, valid=action.valid and whole),
+        action=read_whole_action(best.action_text, best.action_generation, ctx.environment.action_format),
     )
+    row = decided(row, "chosen" if row.status == "ok" else "failed")
     config = ctx.config
     update = {
-        "distil": row.status == "ok",
         "generation": best.action_generation,
         "reasoning": best.action_reasoning,
         "label_reasoning": label_reasoning(config.roles.policy, config.correction, best.action_reasoning),

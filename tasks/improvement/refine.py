@@ -1,8 +1,9 @@
 """Refining an action over m rounds: critiqued again in each, its thought corrected, its validity checked.
 
 An action judged optimal is kept without a request: it anchors the policy where it is good. After the last round a
-final choice picks among the tried actions. A refinement that the environment would not accept, or whose verdict can't
-be read, ends the rounds. The choice is then among the earlier actions. Where there is none, nothing is distilled.
+final choice picks among the tried actions: the refiner's, or the most probable one where verdicts are scored. A
+refinement that the environment would not accept, or whose verdict can't be read, ends the rounds. The choice is then
+among the earlier actions. What is distilled of it, `tasks.improvement.distillation` says.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,16 +16,17 @@ from storage.history import State
 from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.environments.base import Task
 from tasks.improvement.critique import Candidate, critique_action
+from tasks.improvement.distillation import DISTILLED, decided, final_reason, most_probable
 from tasks.improvement.validate import make_proposal
 from tasks.prompting.role_prompts import Attempt
-from tasks.roles.answers import cut_answer, why_cut
+from tasks.roles.answers import cut_answer, read_whole_action
 from tasks.roles.corrector import rewrite
 from tasks.roles.refiner import choose, refine
 from tasks.runtime.algorithm import Algorithm, Method
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import Bound
 from tasks.text.correction import Rewrite, correct_label, label_reasoning
-from tasks.text.formats import Action, read_action
+from tasks.text.formats import Action
 from tasks.text.leaks import SOURCE_OF_THOUGHT, Leak, find_leaks
 
 
@@ -39,10 +41,15 @@ class Improved:
 
 @dataclass
 class _Tried:
-    """A tried action, and the row that proposed it (None: the action to improve)."""
+    """A tried action's critique, and the row that proposed it (None: the action to improve)."""
 
-    attempt: Attempt
+    critique: Critique
     row: Refinement | None
+
+    @property
+    def attempt(self) -> Attempt:
+        """As prompts show it."""
+        return Attempt(self.critique.action_text, bool(self.critique.optimal), self.critique.critique)
 
 
 class Refiner:
@@ -67,18 +74,14 @@ class Refiner:
         self.made = Improved()
 
     async def run(self) -> Improved:
-        first = Attempt(self.critique.action_text, bool(self.critique.optimal), self.critique.critique)
         if self.critique.optimal:
-            whole = why_cut(self.critique.action_text, self.critique.action_generation) is None
-            kept = Action(self.critique.thought, self.critique.action, whole)
-            await self._finish(
-                await self._row(1, "kept", self.critique.action_text, kept),
-                self.critique.action_reasoning,
-                correct_thought=False,
-            )
+            kept = read_whole_action(self.critique.action_text, self.critique.action_generation, self.form)
+            row = await self._row(1, "kept", self.critique.action_text, kept)
+            await self._finish(row, self.critique, self.critique.action_reasoning, correct_thought=False)
             return self.made
-        attempts = [_Tried(first, None)]
+        attempts = [_Tried(self.critique, None)]
         rounds = self.ctx.config.improvement.rounds
+        judges = judges_refinements(self.ctx.config)
         answers_to = self.critique.critique_id
         for round_ in range(1, rounds + 1):
             answer, action = await refine(
@@ -94,15 +97,15 @@ class Refiner:
                 row = row.model_copy(update={"status": "engine_error", "error": answer.error})
             elif fault := cut_answer(self.ctx.config.roles.refine, answer):
                 row = row.model_copy(update={"status": "cut", "error": fault})
-            attempt, row = await self._critique(row, round_) if rounds > 1 else (None, row)
-            if rounds == 1 or (attempt is not None and attempt.optimal):
-                await self._finish(row, row.reasoning)
+            critique, row = await self._critique(row, round_) if judges else (None, row)
+            if rounds == 1 or (critique is not None and critique.optimal):
+                await self._finish(row, critique, row.reasoning)
                 return self.made
-            self.made.refinements.append(row)
-            if attempt is None:
+            self.made.refinements.append(decided(row, "not_final" if row.status == "ok" else "failed"))
+            if critique is None:
                 break
-            attempts.append(_Tried(attempt, row))
-            answers_to = self.made.critiques[-1].critique_id
+            attempts.append(_Tried(critique, row))
+            answers_to = critique.critique_id
         if len(attempts) > 1:
             await self._choose(attempts, round_ + 1, answers_to)
         return self.made
@@ -130,7 +133,7 @@ class Refiner:
             answers_to=answers_to,
         )
 
-    async def _critique(self, row: Refinement, round_: int) -> tuple[Attempt | None, Refinement]:
+    async def _critique(self, row: Refinement, round_: int) -> tuple[Critique | None, Refinement]:
         """Critique a refinement that could be played. Without a readable verdict it is no attempt either: unjudged."""
         if row.status != "ok":
             return None, row
@@ -151,35 +154,57 @@ class Refiner:
         if critique.status != "ok":
             fault = f"its critique has the status {critique.status}: {critique.error}"
             return None, row.model_copy(update={"status": "unjudged", "error": fault})
-        return Attempt(row.action_text, bool(critique.optimal), critique.critique), row
+        return critique, row
 
     async def _choose(self, attempts: list[_Tried], round_: int, answers_to: str) -> None:
-        """The final choice among the tried actions."""
-        answer, number = await choose(
-            self.ctx,
-            self.state,
-            [a.attempt for a in attempts],
-            adapter="refiner",
-            request_key=self._id(round_),
-        )
+        """The final choice among the tried actions; nobody is asked where their verdicts are probabilities."""
+        critiques = [a.critique for a in attempts]
+        answer = None
+        if any(critique.yes_probability is None for critique in critiques):
+            answer, number = await choose(
+                self.ctx,
+                self.state,
+                [a.attempt for a in attempts],
+                adapter="refiner",
+                request_key=self._id(round_),
+            )
+        else:
+            number = most_probable(critiques, self.ctx.roles.seed("choice", self.critique.sample_id))
         picked = attempts[number or 0]
-        action = read_action(picked.attempt.action_text, self.form)
-        row = await self._row(round_, "chosen", picked.attempt.action_text, action, answers_to)
-        row = row.model_copy(update={"generation": answer.generation, "reasoning": answer.reasoning})
-        if number is None:
+        critique = picked.critique
+        action = read_whole_action(critique.action_text, critique.action_generation, self.form)
+        row = await self._row(round_, "chosen", critique.action_text, action, answers_to)
+        made, reasoning = critique.action_generation, critique.action_reasoning
+        if answer is not None:
+            made, reasoning = answer.generation, answer.reasoning
+        row = row.model_copy(update={"generation": made, "reasoning": reasoning})
+        if answer is not None and number is None:
             fault = answer.error or f"the choice names none of the answers: {answer.text[:80]!r}"
             row = row.model_copy(update={"status": "unreadable_choice", "error": fault})
-        hidden = picked.row.reasoning if picked.row else self.critique.action_reasoning
-        await self._finish(row, hidden, correct_thought=picked.row is not None)
+        compared = len({critique.action for critique in critiques}) > 1
+        hidden, changed = critique.action_reasoning, picked.row is not None
+        await self._finish(row, critique, hidden, compared=compared, correct_thought=changed)
 
-    async def _finish(self, row: Refinement, hidden: str | None, *, correct_thought: bool = True) -> None:
-        """Correct the thought of the final proposal, and the hidden one behind it; decide whether it is distilled."""
+    async def _finish(
+        self,
+        row: Refinement,
+        critique: Critique | None,
+        hidden: str | None,
+        *,
+        compared: bool = False,
+        correct_thought: bool = True,
+    ) -> None:
+        """Decide whether the final proposal, with its critique, is distilled, and correct its thought and the hidden
+        one behind it."""
         config = self.ctx.config
         hidden = label_reasoning(config.roles.policy, config.correction, hidden)
         row = row.model_copy(update={"label_reasoning": hidden})
-        if row.status == "ok" and correct_thought:
+        gain = config.improvement.require_gain
+        reason = final_reason(row, self.critique, critique, compared=compared, require_gain=gain)
+        if reason in DISTILLED and correct_thought:
             row = await self._corrected(row)
-        self.made.refinements.append(row.model_copy(update={"distil": row.status == "ok"}))
+            reason = reason if row.status == "ok" else "failed"
+        self.made.refinements.append(decided(row, reason))
 
     async def _corrected(self, row: Refinement) -> Refinement:
         section = self.ctx.config.correction
@@ -219,6 +244,11 @@ class Refiner:
         )
 
 
+def judges_refinements(config: Config) -> bool:
+    """Whether refinements are critiqued: in several rounds, or where they have to gain."""
+    return config.improvement.rounds > 1 or config.improvement.require_gain
+
+
 async def refine_action(
     ctx: StageContext,
     tried: Sequence[Critique],
@@ -232,21 +262,28 @@ async def refine_action(
 
 
 def refinement_bound(config: Config, algorithm: Algorithm) -> Bound:
-    """m rounds, the corrections, and with m > 1 each refinement's critique and a final choice."""
+    """m rounds, the corrections, each refinement's critique where they are judged, and a final choice where m > 1 and
+    verdicts are written."""
     states = min(config.improvement.states, config.replay.transitions)
     rounds, roles = config.improvement.rounds, config.roles
     rewrites = config.correction.attempts if config.correction.enabled else 0
     parts = 1 + roles.policy.thinking  # thoughts of a label: visible, and hidden
     how = algorithm.improves
     futures = algorithm.future_count(config) * how.futures.requests(config)
-    critiqued = states * rounds if rounds > 1 else 0
-    choices = states if rounds > 1 else 0
+    critiqued = states * rounds if judges_refinements(config) else 0
+    scores = how.verdict.scores(config)
+    choices = states if rounds > 1 and not scores else 0
     tokens = (
         (states * rounds + choices) * roles.refine.max_tokens
         + states * rewrites * roles.correct.max_tokens * parts
-        + critiqued * (futures * config.role(how.futures.role).max_tokens + roles.evaluate.max_tokens)
+        + critiqued
+        * (
+            futures * config.role(how.futures.role).max_tokens
+            + how.verdict.requests * roles.evaluate.max_tokens
+        )
     )
-    requests = states * (rounds + rewrites * parts) + critiqued * (futures + 1) + choices
+    verdict = how.verdict.requests + scores
+    requests = states * (rounds + rewrites * parts) + critiqued * (futures + verdict) + choices
     return Bound(
         requests, tokens, f"{rounds} rounds and corrections; none where the action is judged optimal"
     )

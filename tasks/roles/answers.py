@@ -6,7 +6,8 @@ from dataclasses import replace
 from schemas.config import RoleSection
 from schemas.rows import Generation
 from tasks.runtime.role_client import Answer
-from tasks.text.formats import FutureText, read_future
+from tasks.text.action_format import ActionFormat
+from tasks.text.formats import Action, FutureText, read_action, read_future
 
 _LABELLED_LINE = re.compile(r"^(?:Thought|Future|Reason): ?(.*)$", re.MULTILINE)
 
@@ -33,6 +34,12 @@ def cut_answer(section: RoleSection, answer: Answer) -> str | None:
     """Why a role's answer is not whole; None where it is."""
     text = answer.completion.text if answer.completion else answer.text
     return why_cut(text, answer.generation, section.line_limit)
+
+
+def read_whole_action(text: str, generation: Generation | None, form: ActionFormat) -> Action:
+    """Parse an action; one that max_tokens cut is not valid."""
+    action = read_action(text, form)
+    return replace(action, valid=action.valid and why_cut(text, generation) is None)
 
 
 def read_whole_future(section: RoleSection, answer: Answer) -> FutureText:

@@ -1,15 +1,14 @@
 """The policy: a ~ pi(.|s)."""
 
 import random
-from dataclasses import replace
 
 from storage.history import State
 from tasks.environments.base import Environment, ListsActions
 from tasks.prompting.role_prompts import policy_prompt
-from tasks.roles.answers import why_cut
+from tasks.roles.answers import read_whole_action
 from tasks.runtime.context import StageContext
 from tasks.runtime.role_client import Answer
-from tasks.text.formats import Action, action_regex, read_action, write_action
+from tasks.text.formats import Action, action_regex, write_action
 
 UNIFORM = "uniform"
 
@@ -30,8 +29,7 @@ async def sample_action(
     regex = action_regex(form, ctx.config.roles.policy.line_chars)
     prompt = policy_prompt(ctx.prompts, state)
     answer = await ctx.roles.ask("policy", prompt, adapter=adapter, request_key=request_key, regex=regex)
-    action = read_action(answer.text, form)
-    return answer, replace(action, valid=action.valid and why_cut(answer.text, answer.generation) is None)
+    return answer, read_whole_action(answer.text, answer.generation, form)
 
 
 def _uniform_action(environment: Environment, state: State, stream: random.Random) -> tuple[Answer, Action]:

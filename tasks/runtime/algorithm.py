@@ -50,10 +50,12 @@ class VerdictSource:
     Attributes:
         read: (context, critique without a verdict, transition, futures) -> critique.
         requests: completions of one verdict.
+        scores: texts scored for one verdict.
     """
 
     read: Callable[["StageContext", Critique, "DrawnTransition", list[str]], Awaitable[Critique]]
     requests: int
+    scores: Callable[[Config], int]
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Bound:
     """At most what a stage costs in iteration 0.
 
     Attributes:
-        requests: texts asked for.
+        requests: texts asked for, and verdicts to be scored.
         tokens: completion tokens (inference), or label tokens trained on (training).
         note: what the numbers are made of.
     """

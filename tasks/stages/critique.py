@@ -11,6 +11,7 @@ from schemas.rows import Critique, Future, ReplaySample, Transition
 from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
 from tasks.environments.base import tasks_by_id
 from tasks.improvement.critique import Candidate, CritiquedAction, critique_action, numbered
+from tasks.measures.entropy import action_entropy
 from tasks.roles.policy import sample_action
 from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
@@ -36,16 +37,18 @@ async def critique(ctx: StageContext) -> Output:
     numbers = ctx.algorithm.improves.method.actions(ctx.config)
     items = [(sample, number) for sample in samples for number in numbers]
     critiqued = await ctx.map(items, work, "actions")
-    verdicts = [c.critique.optimal for c in critiqued]
+    rows = [c.critique for c in critiqued]
     return Output(
         tables={
-            "critiques": [c.critique for c in critiqued],
+            "critiques": rows,
             "futures": [f for c in critiqued for f in c.futures],
         },
         rows_in=len(items),
         metrics={
-            "optimal_share": sum(v is True for v in verdicts) / max(len(verdicts), 1),
-            "unreadable_share": sum(v is None for v in verdicts) / max(len(verdicts), 1),
+            "optimal_share": sum(row.status == "ok" and row.optimal is True for row in rows)
+            / max(len(rows), 1),
+            "unreadable_share": sum(row.status != "ok" for row in rows) / max(len(rows), 1),
+            "action_entropy": action_entropy(row.action for row in rows),
         },
     )
 
@@ -92,7 +95,8 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
         + how.verdict.requests * roles.evaluate.max_tokens
     )
     note = f"{actions} actions, {futures} futures and a verdict of each"
-    return Bound(actions * (1 + requests + how.verdict.requests), actions * tokens, note)
+    verdict = how.verdict.requests + how.verdict.scores(config)
+    return Bound(actions * (1 + requests + verdict), actions * tokens, note)
 
 
 STAGE = Stage(
@@ -108,6 +112,7 @@ STAGE = Stage(
         "improvement.action",
         "improvement.actions",
         "improvement.futures",
+        "improvement.verdict",
         "rollout.max_steps",
         "rollout.uniform_until",
     ),

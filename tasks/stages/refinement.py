@@ -3,13 +3,17 @@ improving: refined by the critique, or the best of n."""
 
 from schemas.config import Config
 from schemas.rows import Critique, Future, Refinement, Transition
+from storage.history import State
 from tasks.datasets.drawn_transitions import load_drawn
 from tasks.environments.base import tasks_by_id
+from tasks.improvement.distillation import cap_rows
 from tasks.improvement.refine import Improved
+from tasks.measures.entropy import action_entropy
 from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
 from tasks.runtime.stage import Bound, Inputs, Output, Stage, StageFailed
+from tasks.seeding import derive_seed
 
 
 async def refinement(ctx: StageContext) -> Output:
@@ -36,10 +40,22 @@ async def refinement(ctx: StageContext) -> Output:
         return await ctx.algorithm.improves.method.improve(ctx, tried, transition, task, futures)
 
     done = await ctx.map(states.values(), work, "states")
-    distilled = [r for d in done for r in d.refinements if r.distil]
+
+    def state(row: Refinement) -> State | str:
+        """What the policy sees; in a Markov environment the last observation alone."""
+        found = transitions[row.transition_id].state
+        return found.observation if ctx.environment.markov else found
+
+    rows = cap_rows(
+        [r for d in done for r in d.refinements],
+        state,
+        ctx.config.improvement.max_rows_per_action,
+        derive_seed(ctx.config.seed, "distilled-rows", ctx.iteration),
+    )
+    distilled = [r for r in rows if r.distil]
     return Output(
         tables={
-            "refinements": [r for d in done for r in d.refinements],
+            "refinements": rows,
             "critiques": [c for d in done for c in d.critiques],
             "futures": [f for d in done for f in d.futures],
         },
@@ -48,6 +64,9 @@ async def refinement(ctx: StageContext) -> Output:
             "distilled_share": len(distilled) / len(done),
             "changed_share": sum(r.changed for r in distilled) / max(len(distilled), 1),
             "valid_share": sum(any(r.valid for r in d.refinements) for d in done) / len(done),
+            "surplus_rows": float(sum(r.distil_reason == "surplus" for r in rows)),
+            "action_entropy": action_entropy(c.action for c in critiques),
+            "distilled_action_entropy": action_entropy(r.action for r in distilled),
         },
     )
 
@@ -76,6 +95,9 @@ STAGE = Stage(
         "correction",
         "improvement.futures",
         "improvement.rounds",
+        "improvement.verdict",
+        "improvement.require_gain",
+        "improvement.max_rows_per_action",
         "rollout.max_steps",
         "rollout.uniform_until",
     ),

@@ -142,6 +142,7 @@ def test_nlql_distils_the_action_that_is_most_probably_optimal(
         "tests.support.baseline_rules:valuing", algorithm="nlql", improvement={"actions": 5, "futures": 2}
     )
     first, second = run_twice(config, store, iterate)
+    first_of_equals = []
     for made in (first, second):
         critiques = made["critique"].scan("critiques").collect()
         chosen = made["refinement"].scan("refinements").collect()
@@ -155,13 +156,17 @@ def test_nlql_distils_the_action_that_is_most_probably_optimal(
             assert row["optimal"] is (probability > 0.5) and row["critique"] == ""
         for row in chosen.iter_rows(named=True):
             tried = critiques.filter(sample_id=row["sample_id"]).sort("critique_id").to_dicts()
-            best = min(tried, key=lambda c: abs(int(c["action"].strip("[]")) - 10))  # the first of equals
-            assert row["critique_id"] == best["critique_id"] and row["action"] == best["action"]
+            nearest = min(abs(int(c["action"].strip("[]")) - 10) for c in tried)
+            equals = [c for c in tried if abs(int(c["action"].strip("[]")) - 10) == nearest]
+            [best] = [c for c in equals if c["critique_id"] == row["critique_id"]]
+            assert row["action"] == best["action"] and row["distil_reason"] in ("chosen", "failed")
+            first_of_equals += [best is equals[0]] if len(equals) > 1 else []
             assert (row["kind"], row["round"], row["changed"]) == ("chosen", 1, False)
             assert row["thought"] == best["thought"] == "halves are quick" and row["verdict"] is None
             assert row["distil"] is row["valid"] is (row["status"] == "ok")
             assert row["generation"] == best["action_generation"]
         assert chosen["valid"].any()
+    assert first_of_equals and not all(first_of_equals), "one of equals is drawn"
     # The parameters are those of nlac: the new critic foresees, acts and judges, and distillation starts from it.
     critic = second["critic-sft"].manifest.adapters["critic"].digest
     models = second["critique"].manifest.fingerprint_inputs.models

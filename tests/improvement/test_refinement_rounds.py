@@ -13,6 +13,7 @@ import pytest
 from schemas.config import Config
 from storage.store import Store
 from tasks.export.rows import export_rows
+from tasks.measures.entropy import action_entropy
 from tasks.pipeline.iterations import run_stages
 from tasks.pipeline.registry import stages_of
 from tests.support import improvement_rules
@@ -33,8 +34,9 @@ def run_until(store: Store, config: Config, last: str) -> None:
 def scripted(make_config: MakeConfig, **changes: Any) -> Config:
     """One state is improved in three rounds, by improvers who follow a script."""
     roles = {role: {"engine": "rules", "structured": False} for role in ("policy", "evaluate", "refine")}
-    changes = {"improvement": {"states": 1, "rounds": 3}, "correction": {"enabled": False}, **changes}
-    return make_config(RULES, roles=roles, **changes)
+    improvement = {"states": 1, "rounds": 3}
+    base = {"roles": roles, "improvement": improvement, "correction": {"enabled": False}}
+    return make_config(RULES, **{**base, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def improve(
 @pytest.mark.parametrize(
     ("verdicts", "proposals", "choice", "rows", "distilled"),
     [
-        # Each row: kind, number, status. The number of the action to improve is written 0.
+        # Each row: kind, number, status. The number of the action to improve is written 0, and so is a proposal of it.
         (["no", "yes"], [2], "", [("refined", 2, "ok")], 2),
         (["no", "no", "yes"], [2, 3], "", [("refined", 2, "ok"), ("refined", 3, "ok")], 3),
         (["no"] * 4, [2, 3, 4], "2", [*[("refined", n, "ok") for n in (2, 3, 4)], ("chosen", 2, "ok")], 2),
@@ -82,6 +84,9 @@ def improve(
         # ... and where there is none, nothing is distilled, and nobody is asked to choose.
         (["no", "hm"], [2], "1", [("refined", 2, "unjudged")], None),
         (["no"], [99], "1", [("refined", 99, "invalid_action")], None),
+        # An action called not optimal is not distilled for want of another, unless it is judged again.
+        (["no"] * 4, [0, 0, 0], "2", [*[("refined", 0, "ok")] * 3, ("chosen", 0, "ok")], None),
+        (["no", "yes"], [0], "", [("refined", 0, "ok")], 0),
     ],
 )  # fmt: skip
 def test_rounds_end_with_an_optimal_action_or_a_choice_among_those_tried(
@@ -101,7 +106,7 @@ def test_rounds_end_with_an_optimal_action_or_a_choice_among_those_tried(
 
     def number(action_text: str) -> int:
         written = int(action_text.rpartition("[")[2].rstrip("]"))
-        return 0 if action_text == begun["action_text"] else written
+        return 0 if f"[{written}]" == begun["action"] else written
 
     assert list(zip(made["kind"], map(number, made["action_text"]), made["status"], strict=True)) == rows
     assert [number(text) for text in made.filter("distil")["action_text"]] == (
@@ -218,6 +223,17 @@ def test_an_optimal_action_is_kept_without_a_call_and_others_are_refined(
     assert (kept["action"] == kept["action_c"]).all() and kept["generation"].struct.field(
         "seed"
     ).is_null().all()
+    reasons = {"kept", "refined", "unchanged", "failed"}
+    assert set(rows["distil_reason"]) <= reasons and set(kept["distil_reason"]) == {"kept"}
+    played = table(store, "rollout", "transitions")
+    for stage, name, actions in (
+        ("rollout", "action_entropy", played["action"]),
+        ("rollout", "first_action_entropy", played.filter(step=0)["action"]),
+        ("critique", "action_entropy", table(store, "critique", "critiques")["action"]),
+        ("policy-distillation", "distilled_action_entropy", rows.filter("distil")["action"]),
+    ):
+        committed = store.committed("trial", stage, 0)
+        assert committed and committed.manifest.metrics[name] == pytest.approx(action_entropy(actions))
     assert rows.filter("distil")["valid"].all()
     assert not rows.filter(~pl.col("valid"))["distil"].any()
     assert (rows.filter(~pl.col("valid"))["status"] == "invalid_action").all()
@@ -243,3 +259,111 @@ def test_more_rounds_critique_each_refinement_and_end_with_a_choice(
     futures = table(store, "refinement", "futures")
     assert futures.group_by("critique_id").len()["len"].unique().to_list() == [3]
     assert rows.filter("distil").group_by("sample_id").len()["len"].max() == 1
+
+
+@pytest.mark.slow
+def test_an_unchanged_action_that_nobody_judged_again_is_not_distilled(
+    monkeypatch: pytest.MonkeyPatch, trained: Path, store: Store, make_config: MakeConfig
+) -> None:
+    script = Script(["no"], [0])
+    one = {"states": 1, "rounds": 1}
+    [row] = improve(monkeypatch, trained, store, make_config, script, improvement=one).to_dicts()
+    assert (row["status"], row["changed"], row["distil"]) == ("ok", False, False)
+    assert row["distil_reason"] == "unchanged"
+
+
+JUDGE = {
+    "engines": {
+        "rules": {"backend": "scripted", "rules": RULES},
+        "judge": {"backend": "scripted", "rules": "tests.support.improvement_rules:weighed"},
+    },
+    "roles": {
+        "policy": {"engine": "rules", "structured": False},
+        "evaluate": {"engine": "judge", "structured": False},
+        "refine": {"engine": "rules", "structured": False},
+    },
+}
+"""An evaluator that scores."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("structured", [False, True])
+def test_scored_verdicts_choose_the_most_probable_action_and_nobody_is_asked(
+    monkeypatch: pytest.MonkeyPatch, trained: Path, store: Store, make_config: MakeConfig, structured: bool
+) -> None:
+    script = Script(proposals=[2, 3, 4], shares=[0.3, 0.2, 0.45, 0.4])
+    roles = {**JUDGE["roles"], "evaluate": {"engine": "judge", "structured": structured}}
+    section = {"states": 1, "rounds": 3, "verdict": "auto"}
+    changes = {**JUDGE, "roles": roles, "improvement": section}
+    made = improve(monkeypatch, trained, store, make_config, script, **changes)
+    assert made["distil_reason"].to_list() == ["not_final"] * 3 + ["chosen"]
+    chosen = made.row(3, named=True)
+    assert chosen["action"] == "[3]" and chosen["generation"] == made.row(1, named=True)["generation"]
+    assert not script.prompts("choose") and len(script.prompts("evaluate")) == 4
+    judged = [table(store, stage, "critiques").sort("round") for stage in ("critique", "refinement")]
+    assert [p for rows in judged for p in rows["yes_probability"]] == pytest.approx(script.shares)
+    assert not any(judged[1]["optimal"]) and judged[1]["critique"].to_list()[0] == "critique number 2"
+    # The verdict is scored first, and the reason is written for it.
+    assert [segments for _, segments in script.scored[:2]] == [("Optimal:", " yes"), ("Optimal:", " no")]
+    told = ["You have found: Optimal: no" in prompt for prompt in script.prompts("evaluate")]
+    assert told == [not structured] * 4, "a structured answer is held to the verdict"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shares", "reasons", "distilled"),
+    [
+        ([0.3, 0.31], ["gain"], ["[2]"]),
+        ([0.3, 0.3], ["no_gain"], []),
+        ([0.3, 0.2], ["no_gain"], []),
+        ([0.7], ["kept"], None),
+    ],
+)
+def test_a_required_gain_distils_more_probable_actions_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    trained: Path,
+    store: Store,
+    make_config: MakeConfig,
+    shares: list[float],
+    reasons: list[str],
+    distilled: list[str] | None,
+) -> None:
+    script = Script(proposals=[2], shares=shares)
+    section = {"states": 1, "rounds": 1, "verdict": "auto", "require_gain": True}
+    made = improve(monkeypatch, trained, store, make_config, script, improvement=section, **JUDGE)
+    begun = table(store, "critique", "critiques")["action"].to_list()
+    assert made["distil_reason"].to_list() == reasons
+    assert made.filter("distil")["action"].to_list() == (begun if distilled is None else distilled)
+
+
+@pytest.mark.slow
+def test_an_evaluator_that_thinks_gives_its_reason_and_then_its_verdict_is_scored(
+    monkeypatch: pytest.MonkeyPatch, trained: Path, store: Store, make_config: MakeConfig
+) -> None:
+    script = Script(shares=[0.8])
+    thinking = {**JUDGE["roles"], "evaluate": {**JUDGE["roles"]["evaluate"], "thinking": True}}
+    section = {"states": 1, "verdict": "auto"}
+    changes = {**JUDGE, "roles": thinking, "improvement": section}
+    [row] = improve(monkeypatch, trained, store, make_config, script, **changes).to_dicts()
+    [critique] = table(store, "critique", "critiques").to_dicts()
+    assert (critique["critique"], critique["optimal"], row["kind"]) == ("critique number 1", True, "kept")
+    assert script.scored[0][1] == ("Reason: critique number 1\nOptimal:", " yes")
+
+
+@pytest.mark.slow
+def test_a_cap_leaves_so_many_rows_of_an_action_in_a_state(
+    monkeypatch: pytest.MonkeyPatch, trained: Path, store: Store, make_config: MakeConfig
+) -> None:
+    script = Script(["no"] * 20, [2] * 20)
+    section = {"states": 20, "rounds": 1, "max_rows_per_action": 1}
+    made = improve(monkeypatch, trained, store, make_config, script, improvement=section)
+    begun = table(store, "rollout", "transitions").filter(step=0).select("transition_id")
+    first = made.filter(status="ok").join(begun, on="transition_id")
+    assert first.height > 1 and sorted(first["distil_reason"]) == ["refined"] + ["surplus"] * (
+        first.height - 1
+    )
+    committed = store.committed("trial", "refinement", 0)
+    assert committed is not None
+    manifest = committed.manifest
+    assert manifest.metrics["surplus_rows"] >= first.height - 1
+    assert manifest.metrics["distilled_action_entropy"] == 0 < manifest.metrics["action_entropy"]

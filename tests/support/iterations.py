@@ -37,7 +37,7 @@ def small_config(checkpoint: Path, rules: str = "tests.support.rules:number_game
         "replay": {"transitions": 10},
         "critic": {"batch_rows": 8, "micro_batch_rows": 4},
         "policy": {"batch_rows": 8, "micro_batch_rows": 4},
-        "improvement": {"states": 6},
+        "improvement": {"states": 6, "verdict": "written"},
         "evaluation": {"episodes": 3},
     }  # fmt: skip
     for name, value in changes.items():

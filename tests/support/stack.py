@@ -24,7 +24,7 @@ CONFIG: dict[str, Any] = {
     },
     "rollout": {"episodes": 3, "max_steps": 4},
     "replay": {"transitions": 8},
-    "improvement": {"states": 4},
+    "improvement": {"states": 4, "verdict": "written"},
     "critic": {"batch_rows": 8},
     "policy": {"batch_rows": 8},
     "evaluation": {"episodes": 2},
