@@ -7,7 +7,7 @@ from schemas.config import Config
 from tasks.environments.base import Environment
 from tasks.improvement.futures import UNFORESEEN
 from tasks.improvement.refine import REFINED
-from tasks.improvement.verdicts import WRITTEN
+from tasks.improvement.verdicts import REASONED
 from tasks.runtime.algorithm import Algorithm, Improvement
 from tasks.training.policy_rows import REFINED_ACTIONS
 
@@ -25,7 +25,7 @@ REFINER_ALONE = Algorithm(
     name="refiner_alone",
     summary="one action, no futures, a written verdict, the refiner's first proposal",
     stages=("rollout", "replay-draw", "critique", "refinement", "policy-distillation", "evaluation"),
-    improvement=Improvement(UNFORESEEN, WRITTEN, REFINED),
+    improvement=Improvement(UNFORESEEN, REASONED, REFINED),
     policy_rows=REFINED_ACTIONS,
     checks=(_proposes_once,),
 )
