@@ -35,6 +35,11 @@ class RoleSection(Section):
         "the setting"
     )  # fmt: skip
 
+    frozen: bool = Field(
+        False, description="for bootstrap, correct, evaluate and refine, which no stage trains: play the role with the "
+        "warm-started model (without a warm start: the base model), whatever has been trained since. Only where the "
+        "engine plays the model in training"
+    )  # fmt: skip
     tool_calls: Literal["text", "native"] = Field(
         "text", description="role policy, in an environment that offers tools. text: actions are written as the prompt "
         "says; native: the chat template offers the tools, and calls are written, read and trained on in the model "
@@ -84,6 +89,8 @@ class RolesSection(Section):
         for role, section in self:
             if role != "policy" and section.tool_calls == "native":
                 raise ValueError(f"{role}.tool_calls: only the policy calls tools; set it to text")
+            if role in ("policy", "predict") and section.frozen:
+                raise ValueError(f"{role}.frozen: this role is what is trained; set it to false")
         return self
 
 
@@ -108,4 +115,6 @@ class EnvironmentSection(Section):
             raise ValueError("model.template: the environment writes its model's prompts itself; remove it")
         if self.model is not None and self.model.tool_calls == "native":
             raise ValueError("model.tool_calls: only the policy calls tools; set it to text")
+        if self.model is not None and self.model.frozen:
+            raise ValueError("model.frozen: the environment's model is never trained; remove it")
         return self

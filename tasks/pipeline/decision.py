@@ -13,6 +13,7 @@ from tasks.environments.logged import NAME as LOGGED
 from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs, differences, fingerprint_of
 from tasks.pipeline.registry import STAGES
 from tasks.runtime.lineage import Resolver
+from tasks.runtime.role_client import FROZEN
 from tasks.runtime.stage import Inputs, StageFailed
 from tasks.stages import warm_start
 
@@ -121,7 +122,11 @@ def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> 
         found = (store.committed(run, "rollout", number) for number in store.iterations(run))
         return [made for made in found if made is not None]
 
-    return STAGES[stage].inputs(Resolver(config, algorithm, iteration, committed, rollouts_of))
+    resolver = Resolver(config, algorithm, iteration, committed, rollouts_of)
+    inputs = STAGES[stage].inputs(resolver)
+    if any(getattr(config.roles, role).frozen for role in STAGES[stage].roles):
+        inputs.adapters[FROZEN] = resolver.base()
+    return inputs
 
 
 def is_import(rollout: Committed) -> bool:

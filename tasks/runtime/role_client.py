@@ -16,6 +16,7 @@ from tasks.prompting.truncation import Prompt
 from tasks.seeding import derive_seed
 
 BASE = "base"
+FROZEN = "frozen"  # the use whose parameters play the roles that are `frozen`
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ class RoleClient:
         fixed = find_backend(engine).fixed_player(engine)
         if fixed is not None:
             return fixed
-        played = None if adapter is None else self.adapters[adapter]
+        use = self._use(role, adapter)
+        played = None if use is None else self.adapters[use]
         return played.version if played else BASE
 
     async def ask(
@@ -120,7 +122,7 @@ class RoleClient:
         request = Request(
             prompt.messages,
             Sampling(section.temperature, section.top_p, section.max_tokens, seed),
-            self._adapter(section.engine, adapter),
+            self._adapter(role, adapter),
             regex if section.structured else None,
             section.thinking,
             prompt.tools,
@@ -182,7 +184,7 @@ class RoleClient:
         able = engine.capabilities
         if not able.scoring or (top_k and not able.topk):
             return None
-        request = ScoreRequest(messages, segments, self._adapter(name, adapter), top_k, reasoning)
+        request = ScoreRequest(messages, segments, self._adapter(role, adapter), top_k, reasoning)
         key = RequestJournal.key(request_key, 0, request)
         scores = self._journal.scores(key) if self._journal else None
         if scores is None:
@@ -197,10 +199,15 @@ class RoleClient:
             await engine.close()
         self._engines.clear()
 
-    def _adapter(self, engine: str, adapter: str | None) -> Adapter | None:
+    def _use(self, role: Player, adapter: str | None) -> str | None:
+        """The key of `adapters` whose parameters play a role that is asked to answer with those of `adapter`."""
+        return FROZEN if adapter is not None and self.config.role(role).frozen else adapter
+
+    def _adapter(self, role: Player, adapter: str | None) -> Adapter | None:
         """The parameters that answer; none where the engine has a model of its own."""
-        trained = self.config.engines[engine].model is None
-        return self.adapters.get(adapter) if trained and adapter else None
+        trained = self.config.engines[self.config.role(role).engine].model is None
+        use = self._use(role, adapter)
+        return self.adapters.get(use) if trained and use else None
 
     def _engine(self, name: str) -> Engine:
         if name not in self._engines:
