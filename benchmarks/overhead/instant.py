@@ -44,7 +44,18 @@ def train(job: TrainingJob, on_step: OnStep) -> TrainingResult:
     total = max(1, math.ceil(job.section.epochs * len(job.rows.main) / job.section.batch_rows))
     steps = [
         StepRecord(
-            n, 1.0, 1.0, 1.0, None, None, job.section.learning_rate, 1.0, job.section.batch_rows, 100, 1000
+            n,
+            1.0,
+            1.0,
+            1.0,
+            None,
+            None,
+            None,
+            job.section.learning_rate,
+            1.0,
+            job.section.batch_rows,
+            100,
+            1000,
         )
         for n in range(total)
     ]
@@ -57,7 +68,8 @@ def train(job: TrainingJob, on_step: OnStep) -> TrainingResult:
         (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 16}))
         save_file({"weights": zeros}, folder / "adapter_model.safetensors")
     (job.out / "optimizer.pt").write_bytes(bytes(2 * zeros.nbytes))
-    rows = [example.row_id for example in (*job.rows.main, *job.rows.other)]
+    origins = (job.rows.main, *(origin.examples for origin in job.rows.mixed))
+    rows = [example.row_id for examples in origins for example in examples]
     return TrainingResult(
         steps=steps,
         scores={e.row_id: (-1.0, -1.0) for e in job.rows.main if e.scored_segment is not None},

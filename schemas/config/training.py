@@ -89,6 +89,11 @@ class TrainingSection(FineTuningSection):
         None, description="share of each batch's rows that come from the other role, so that shared parameters don't "
         "forget its format; empty: 0.25 with shared parameters, 0 with separate ones"
     )  # fmt: skip
+    rehearse_share: Share = Field(
+        0.0, description="share of each batch's rows that are demonstrations of the warm start, of the roles that no "
+        "stage trains (bootstrap, evaluate, refine), so that shared parameters don't forget them; with a loss of their "
+        "own. Needs warm_start.file"
+    )  # fmt: skip
     optimizer: Literal["carry", "reset"] = Field(
         "carry", description="carry: keep the optimizer state from stage to stage; reset: start afresh"
     )
@@ -144,12 +149,16 @@ class TargetSection(Section):
 
 
 class AnchorSection(Section):
-    """Ties the trained parameters to the base model in every training stage, because fine-tuning on one task erodes
-    general instruction following (paper, appendix B.6)."""
+    """Ties the trained parameters to those they began from in every training stage, because fine-tuning on one task
+    erodes general instruction following (paper, appendix B.6)."""
 
     kl: NonNegative = Field(
-        0.0, description="coefficient of KL(p_theta || p_base) in nats per token, averaged over the label tokens of a "
-        "batch's own rows. Costs a forward pass of the base model, and with model.train full a second copy of it"
+        0.0, description="coefficient of KL(p_theta || p_anchor) in nats per token, averaged over the label tokens of "
+        "a batch's own rows. Costs a forward pass of the anchor, and with model.train full a second copy of the model"
+    )  # fmt: skip
+    to: Literal["base", "warm_start"] = Field(
+        "warm_start", description="p_anchor. warm_start: the warm-started model, where there is one; base: that of "
+        "model.name, to which the KL would undo a warm start. The warm start itself is tied to the base model"
     )  # fmt: skip
     chat_share: Share = Field(
         0.0, description="share of each batch's rows that are general chat, with a loss of their own"

@@ -39,13 +39,13 @@ class TrainingStep(Row):
     """One optimizer step."""
 
     TABLE: ClassVar[str] = "training_steps"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     stage: str = Field(description="critic-sft, policy-distillation or warm-start")
     adapter_version: str = Field(description="adapter version being trained")
     step: int = Field(description="0-based optimizer step of this stage")
     loss: float = Field(
-        description="critic_loss + policy_loss + chat_loss + anchor.kl * anchor_kl (nats per token); in a warm start, "
-        "over all rows"
+        description="critic_loss + policy_loss + chat_loss + demonstration_loss + anchor.kl * anchor_kl (nats per "
+        "token)"
     )  # fmt: skip
     critic_loss: float | None = Field(
         None, description="mean over critic rows of w * NLL; NULL without critic rows"
@@ -55,7 +55,12 @@ class TrainingStep(Row):
     )
     chat_loss: float | None = Field(None, description="mean over chat rows of NLL; NULL without chat rows")
     anchor_kl: float | None = Field(
-        None, description="mean KL(p_theta || p_base) at the own rows' label tokens; NULL if anchor.kl is 0"
+        None, description="mean KL(p_theta || p_anchor) at the own rows' label tokens (anchor.to); NULL if anchor.kl "
+        "is 0"
+    )  # fmt: skip
+    demonstration_loss: float | None = Field(
+        None,
+        description="mean over demonstrations of NLL, in a warm start or rehearsed; NULL without such rows",
     )
     learning_rate: float = Field(description="rate of this step")
     grad_norm: float = Field(description="global gradient norm before clipping")

@@ -16,6 +16,7 @@ STEP_METRICS = (
     "critic_loss",
     "policy_loss",
     "chat_loss",
+    "demonstration_loss",
     "anchor_kl",
     "learning_rate",
     "grad_norm",

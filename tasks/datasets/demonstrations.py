@@ -54,6 +54,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "refine": ("attempts",),
 }
 
+UNTRAINED = ("bootstrap", "evaluate", "refine")
+"""Demonstrated roles that no stage after the warm start trains."""
+
 
 class BrokenDemonstrations(StageFailed):
     """A file of demonstrations can't be used; the message names the file and the column."""
@@ -170,6 +173,21 @@ def prompt(ctx: StageContext, row: Demonstration) -> Prompt:
             after = row.next_action_text
             read = BackupInputs(state, action, seen, reward, after is None, after, row.next_future)
             return backup_prompt(ctx.prompts, read, label=label, trains=True)
+
+
+def rehearsed_examples(ctx: StageContext) -> list[Example]:
+    """The warm start's demonstrations of the untrained roles.
+
+    Raises:
+        StageFailed: it had none.
+    """
+    rows = [row for row in ctx.inputs.rows("demonstrations") if row.role in UNTRAINED]
+    if not (examples := demonstration_examples(ctx, rows)):
+        raise StageFailed(
+            f"rehearse_share: the warm start holds no usable demonstration of {', '.join(UNTRAINED)}; add some to "
+            "warm_start.file, or set the share to 0"
+        )
+    return examples
 
 
 def demonstration_examples(ctx: StageContext, rows: list[Demonstration]) -> list[Example]:

@@ -94,12 +94,19 @@ def _algorithm(config: Config, algorithm: Algorithm) -> Iterator[str]:
         )
     for name in ("critic", "policy"):
         rows, mix = getattr(config, name).batch_rows, algorithm.mix(config, name)
-        chat = config.anchor.chat_share
-        if chat and round(rows * mix) + round(rows * chat) >= rows:
+        rehearse = f"{name}.rehearse_share"
+        further = {
+            "anchor.chat_share": config.anchor.chat_share,
+            rehearse: getattr(config, name).rehearse_share,
+        }
+        further = {field: share for field, share in further.items() if share}
+        if further and sum(round(rows * share) for share in (mix, *further.values())) >= rows:
             yield (
-                f"anchor.chat_share: with {name}.mix {mix:g} and {name}.batch_rows {rows} no row of the stage's own is "
-                f"left in a batch; lower anchor.chat_share or {name}.mix"
+                f"{', '.join(further)}: with {name}.mix {mix:g} and {name}.batch_rows {rows} no row of the stage's own "
+                f"is left in a batch; lower {', '.join(further)} or {name}.mix"
             )
+        if rehearse in further and config.warm_start.file is None:
+            yield f"{rehearse}: there is no warm start to rehearse; set it to 0, or name warm_start.file"
 
 
 def _limits(config: Config, algorithm: Algorithm) -> Iterator[str]:

@@ -33,7 +33,8 @@ class Resolver:
     separate parameters the base model still evaluates and refines. theta_i plays the rollouts that stand in for
     predicted futures. The policy of an algorithm that trains nothing is the base model in every iteration.
 
-    With a warm start (`warm_start.file`) the fine-tuned model stands wherever the base model would.
+    With a warm start (`warm_start.file`) the fine-tuned model stands wherever the base model would. A role that is
+    `frozen` is played by it (without a warm start by the base model) in every row of the table.
     """
 
     config: Config
@@ -127,6 +128,10 @@ class Resolver:
             return {}
         return {"optimizer": self.committed(stage, iteration)}
 
+    def demonstrations(self, section: str) -> list[Committed]:
+        """The warm start's demonstrations, where a training stage rehearses them."""
+        return [self.committed("warm-start", 0)] if getattr(self.config, section).rehearse_share else []
+
     def replay_samples(self) -> Committed:
         """The stage that made this iteration's replay draw."""
         return self.here(self.algorithm.drawing_stage)
@@ -138,6 +143,11 @@ class Resolver:
     def base(self) -> Adapter | None:
         """What every role begins from: the warm-started model; None: the base model."""
         return None if self.config.warm_start.file is None else self.adapter("warm-start", "warm_start", 0)
+
+    def anchor(self) -> dict[str, Adapter | None]:
+        """What the KL anchor of a training stage ties to, if there is one."""
+        section = self.config.anchor
+        return {"anchor": self.base() if section.to == "warm_start" else None} if section.kl else {}
 
     def adapter(self, stage: str, kind: str, iteration: int) -> Adapter | None:
         """An adapter that a training stage made; before iteration 0, `base`."""

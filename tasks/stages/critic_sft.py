@@ -12,6 +12,7 @@ import numpy as np
 from schemas.config import Config
 from schemas.rows import (
     CorrectedTarget,
+    Demonstration,
     Priority,
     Refinement,
     ReplaySample,
@@ -156,15 +157,16 @@ def _inputs(resolve: Resolver) -> Inputs:
             "replay_samples": [resolve.replay_samples()],
             "refinements": resolve.last("refinement", before) if distilled else [],
             "transitions": resolve.replay(),
+            "demonstrations": resolve.demonstrations("critic"),
         },
-        adapters={"start": resolve.critic_start(), "target": resolve.target()},
+        adapters={"start": resolve.critic_start(), "target": resolve.target(), **resolve.anchor()},
         files=resolve.optimizer("critic", *carried_from),
     )
 
 
 def _bound(config: Config, algorithm: Algorithm) -> Bound:
     rows, section = config.replay.transitions, config.critic
-    steps = training_steps(section, rows, algorithm.mix(config, "critic"))
+    steps = training_steps(section, rows, algorithm.mix(config, "critic") + section.rehearse_share)
     tokens = rows * section.epochs * config.roles.bootstrap.max_tokens
     return Bound(0, tokens, f"{rows * section.epochs} rows, {steps} steps")
 
@@ -173,7 +175,7 @@ STAGE = Stage(
     name="critic-sft",
     version=5,
     pool="training",
-    reads=(CorrectedTarget, ReplaySample, Refinement, Transition),
+    reads=(CorrectedTarget, ReplaySample, Refinement, Transition, Demonstration),
     writes=(TrainingRow, TrainingStep, Priority),
     adapters=("critic", "target"),
     config=(

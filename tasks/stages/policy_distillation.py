@@ -8,6 +8,7 @@ separate adapters, or without a critic, the policy alone trains.
 from schemas.config import Config
 from schemas.rows import (
     CorrectedTarget,
+    Demonstration,
     Episode,
     Refinement,
     ReplaySample,
@@ -65,6 +66,7 @@ def _inputs(resolve: Resolver) -> Inputs:
     if resolve.algorithm.mix(resolve.config, "policy"):
         read.tables["corrected_targets"] = [resolve.here("cot-correction")]
         read.tables["replay_samples"] = [resolve.replay_samples()]
+    read.tables["demonstrations"] = resolve.demonstrations("policy")
     if resolve.shared and resolve.algorithm.has_critic:
         start, target = resolve.critic(), resolve.adapter("critic-sft", "target", resolve.iteration)
         carried_from = ("critic-sft", resolve.iteration)
@@ -73,14 +75,16 @@ def _inputs(resolve: Resolver) -> Inputs:
         carried_from = ("policy-distillation", resolve.iteration - 1)
     return Inputs(
         tables=read.tables,
-        adapters={"start": start, "target": target},
+        adapters={"start": start, "target": target, **resolve.anchor()},
         files=resolve.optimizer("policy", *carried_from),
     )
 
 
 def _bound(config: Config, algorithm: Algorithm) -> Bound:
     rows = algorithm.distils.count(config)
-    steps = training_steps(config.policy, rows, algorithm.mix(config, "policy"))
+    steps = training_steps(
+        config.policy, rows, algorithm.mix(config, "policy") + config.policy.rehearse_share
+    )
     tokens = rows * config.policy.epochs * config.roles.refine.max_tokens
     return Bound(0, tokens, f"up to {rows * config.policy.epochs} rows, {steps} steps")
 
@@ -89,7 +93,7 @@ STAGE = Stage(
     name="policy-distillation",
     version=4,
     pool="training",
-    reads=(Refinement, Episode, Transition, CorrectedTarget, ReplaySample),
+    reads=(Refinement, Episode, Transition, CorrectedTarget, ReplaySample, Demonstration),
     writes=(TrainingRow, TrainingStep),
     adapters=("policy", "target"),
     config=(

@@ -1,14 +1,17 @@
-"""The KL anchor: a loss for moving away from the base model (paper, appendix B.6).
+"""The KL anchor: a loss for moving away from the model that training began from (paper, appendix B.6).
 
 At a label token, given all tokens before it, KL(p_theta || p_base) = sum_v p_theta(v) (log p_theta(v) - log p_base(v))
-over the whole vocabulary. The base is the model that `model.name` names. Under LoRA that is the model without its
-adapter, so no second copy of the weights is needed. Where all weights train it is a frozen copy, in float32 like those,
-so that the anchor is exactly 0 before the first step.
+over the whole vocabulary. The base is the model that `model.name` names, or the warm-started one. Under LoRA that is
+the model without its adapter, or with the warm start's matrices put in place of its own for the pass, so no second copy
+of the weights is needed. Where all weights train it is a frozen copy, in float32 like those, so that the anchor is
+exactly 0 before the first step.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -17,7 +20,7 @@ from schemas.config import ModelSection
 from tasks.training.data import Encoded
 from tasks.training.loss import autocast, label_states, targets
 from tasks.training.model import load_trainable
-from tasks.training.trainable import Trainable
+from tasks.training.trainable import Trainable, target_tensors
 from tasks.training.vocabulary_losses import VocabularyLosses, in_chunks
 
 Base = Callable[[], AbstractContextManager[PreTrainedModel]]
@@ -37,22 +40,56 @@ class Anchor:
 
 
 def make_anchor(
-    coefficient: float, rows: frozenset[str], trainable: Trainable, section: ModelSection
+    coefficient: float,
+    rows: frozenset[str],
+    trainable: Trainable,
+    section: ModelSection,
+    to: Path | None = None,
 ) -> Anchor | None:
-    """The anchor of a model in training to the base that `section` names; None where the coefficient is 0."""
+    """The anchor of a model in training; None where the coefficient is 0.
+
+    Args:
+        coefficient: of the KL.
+        rows: ids of the stage's own rows.
+        trainable: the model in training.
+        section: names the base.
+        to: adapter or checkpoint that takes the base's place, as `model.train` says; None: the base itself.
+
+    Raises:
+        TrainingError: `to` can't be read, or is of other parameters.
+    """
     if not coefficient:
         return None
-    without_adapter = trainable.without_adapter
-    if without_adapter is None:
-        frozen = load_trainable(section, None).requires_grad_(False)
+    changed = trainable.without_adapter
+    if changed is None:
+        frozen = load_trainable(section, to).requires_grad_(False)
         return Anchor(coefficient, rows, lambda: nullcontext(frozen))
+    if to is not None:
+        changed = partial(_holding, trainable.tensors, target_tensors(trainable, section, to))
 
     @contextmanager
-    def bare() -> Iterator[PreTrainedModel]:
-        with without_adapter():
+    def base() -> Iterator[PreTrainedModel]:
+        with changed():
             yield trainable.model
 
-    return Anchor(coefficient, rows, bare)
+    return Anchor(coefficient, rows, base)
+
+
+@contextmanager
+def _holding(tensors: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """While entered, parameters hold other values."""
+    own = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    _put(tensors, values)
+    try:
+        yield
+    finally:
+        _put(tensors, own)
+
+
+@torch.no_grad()
+def _put(tensors: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in tensors.items():
+        tensor.copy_(values[name])
 
 
 def anchored_losses(

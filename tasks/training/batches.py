@@ -1,7 +1,7 @@
 """Which rows make up an optimizer step, and which of a step's rows are computed together. Imports no torch."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import cycle, groupby, islice
@@ -13,21 +13,20 @@ from tasks.training.data import Encoded
 
 @dataclass(frozen=True)
 class MixedIn:
-    """Rows that take a share of every batch beside the stage's own: their numbers, and the share."""
+    """Rows that take a share of every batch beside the stage's own: their numbers, the share, and the field of the
+    configuration that sets it."""
 
     rows: Sequence[int] = ()
     share: float = 0.0
+    field: str = "mix"
 
     def per_batch(self, batch_rows: int) -> int:
         """How many of them a batch has."""
         return min(round(batch_rows * self.share), len(self.rows))
 
 
-NONE = MixedIn()
-
-
 def plan_batches(
-    own: Sequence[int], batch_rows: int, epochs: int, seed: int, other: MixedIn = NONE, chat: MixedIn = NONE
+    own: Sequence[int], batch_rows: int, epochs: int, seed: int, *mixed: MixedIn
 ) -> list[list[int]]:
     """Assign rows to optimizer steps.
 
@@ -40,8 +39,7 @@ def plan_batches(
         batch_rows: rows per batch, all together.
         epochs: passes over `own`.
         seed: determines the plan.
-        other: rows of the other role.
-        chat: rows of general chat.
+        mixed: what is mixed in, the other role's rows first.
 
     Returns:
         one list of row numbers per optimizer step.
@@ -49,24 +47,26 @@ def plan_batches(
     Raises:
         ValueError: the shares leave no place for the stage's own rows.
     """
-    others_each, chats_each = other.per_batch(batch_rows), chat.per_batch(batch_rows)
-    own_most = batch_rows - others_each - chats_each
+    own_most = batch_rows - sum(origin.per_batch(batch_rows) for origin in mixed)
     if own_most < 1:
+        shares = " and ".join(f"{origin.field} {origin.share:g}" for origin in mixed)
         raise ValueError(
-            f"mix {other.share:g} and chat_share {chat.share:g} of batch_rows {batch_rows} leave no own row in a "
-            "batch; lower mix or chat_share"
+            f"{shares} of batch_rows {batch_rows} leave no own row in a batch; lower "
+            f"{' or '.join(origin.field for origin in mixed)}"
         )
     random = Random(seed)
-    others = cycle(random.sample(other.rows, len(other.rows)))
-    # A stream of its own, so that chat does not change the order of the other rows.
-    chats = cycle(Random(f"chat {seed}").sample(chat.rows, len(chat.rows)))
+    turns: list[tuple[Iterator[int], int]] = []
+    for origin in mixed:
+        # A stream of its own for each further origin, so that none changes the order of the rows before it.
+        stream = Random(f"{origin.field.removesuffix('_share')} {seed}") if turns else random
+        turns.append((cycle(stream.sample(origin.rows, len(origin.rows))), origin.per_batch(batch_rows)))
     steps = ceil(len(own) / own_most)
     plan = []
     for _ in range(epochs):
         order = random.sample(own, len(own))
         for step in range(steps):
             some = order[step * len(order) // steps : (step + 1) * len(order) // steps]
-            plan.append([*some, *islice(others, others_each), *islice(chats, chats_each)])
+            plan.append([*some, *(row for rows, each in turns for row in islice(rows, each))])
     return plan
 
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from schemas.config import FineTuningSection
+from schemas.config import FineTuningSection, TrainingSection
 from schemas.rows import CorrectedTarget, Refinement, TrainingRow, TrainingStep
 from tasks.datasets.chats import general_chat
+from tasks.datasets.demonstrations import rehearsed_examples
 from tasks.datasets.example import Example
 from tasks.lean_imports import lean_transformers
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import StageFailed
-from tasks.training.job import Rows, Start, TrainingJob
+from tasks.training.job import MixedRows, Rows, Start, TrainingJob
 from tasks.training.launch import train_in_processes
 from tasks.training.records import StepRecord, TrainingError, TrainingResult
 
@@ -48,10 +49,12 @@ async def fine_tune(
     """Train from `inputs.adapters["start"]`; leaves adapter, target and optimizer state in the workspace.
 
     Args:
-        ctx: the stage's context; its inputs hold adapters "start" and "target", and the file "optimizer" if carried.
+        ctx: the stage's context; its inputs hold adapters "start" and "target", "anchor" if the KL anchor ties to
+            one, and the file "optimizer" if carried.
         section: training section of the configuration, which also names the adapter's kind.
         main: the stage's own rows.
-        other: rows of the other role, mixed in by the section's share.
+        other: rows of the other role, mixed in by the section's share. General chat and rehearsed demonstrations are
+            added here.
         moves_target: whether the target parameters follow these steps.
         scores: whether the scored segments of its own rows are scored before the first step.
 
@@ -63,14 +66,18 @@ async def fine_tune(
         raise ValueError("a training stage needs a workspace")
     version = f"{section}@{ctx.iteration:05d}:{workspace.name}"
     mix = ctx.algorithm.mix(ctx.config, section)
-    other = other or Source("transitions", [])
     start, target = ctx.inputs.adapters["start"], ctx.inputs.adapters["target"]
+    anchor = ctx.inputs.adapters.get("anchor")
     carried = ctx.inputs.files.get("optimizer")
     training: FineTuningSection = getattr(ctx.config, section)
     most_steps = training.epochs * len(main.examples)  # a batch has at least one of the stage's own rows
-    chat = Source(
-        "chat_file", general_chat(ctx.config.anchor, training.batch_rows, most_steps, ctx.roles.seed("chat"))
-    )
+    chat = general_chat(ctx.config.anchor, training.batch_rows, most_steps, ctx.roles.seed("chat"))
+    rehearsed = training.rehearse_share if isinstance(training, TrainingSection) else 0.0
+    mixed = {
+        "mix": (mix, other if other and mix else Source("transitions", [])),
+        "chat_share": (ctx.config.anchor.chat_share, Source("chat_file", chat)),
+        "rehearse_share": (rehearsed, Source("demonstrations", rehearsed_examples(ctx) if rehearsed else [])),
+    }
 
     def on_step(record: StepRecord, total: int) -> None:
         if record.step == 0:
@@ -81,13 +88,16 @@ async def fine_tune(
     job = TrainingJob(
         model=ctx.config.model,
         section=training,
-        rows=Rows(main.examples, other.examples if mix else [], mix, chat.examples),
+        rows=Rows(
+            main.examples, [MixedRows(name, share, rows.examples) for name, (share, rows) in mixed.items()]
+        ),
         seed=ctx.roles.seed(),
         out=workspace.folder,
         start=Start(
             parameters=start.path if start else None,
             target=target.path if target else None,
             optimizer=carried.path / "optimizer.pt" if carried else None,
+            anchor=anchor.path if anchor else None,
         ),
         tau=ctx.config.target.tau if moves_target else None,
         lr_scale=training.lr_scale(ctx.iteration),
@@ -128,7 +138,7 @@ async def fine_tune(
             dropped_turns=e.dropped.turns,
             dropped_chars=e.dropped.chars,
         )
-        for source in (main, other, chat)
+        for source in (main, *(source for _, source in mixed.values()))
         for e in source.examples
         if result.uses.get(e.row_id) or e.row_id in result.too_long
     ]
@@ -145,6 +155,7 @@ async def fine_tune(
     metrics = {"steps": float(len(steps)), "first_loss": steps[0].loss, "last_loss": steps[-1].loss}
     optional = {
         "last_chat_loss": steps[-1].chat_loss,
+        "last_demonstration_loss": steps[-1].demonstration_loss,
         "last_anchor_kl": steps[-1].anchor_kl,
         "target_moved": result.target_moved,
     }

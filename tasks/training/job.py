@@ -13,13 +13,20 @@ OnStep = Callable[[StepRecord, int], None]
 
 
 @dataclass(frozen=True)
+class MixedRows:
+    """Rows that take a share of every batch beside the stage's own."""
+
+    field: str  # of the configuration, which sets the share
+    share: float
+    examples: Sequence[Example]
+
+
+@dataclass(frozen=True)
 class Rows:
     """Training rows by origin."""
 
     main: Sequence[Example]  # the stage's own; each is trained on once per epoch
-    other: Sequence[Example] = ()  # of the other role
-    mix: float = 0.0  # share of a batch that the other role has
-    chat: Sequence[Example] = ()  # general chat; its share of a batch is `anchor.chat_share`
+    mixed: Sequence[MixedRows] = ()  # the other role's first
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Start:
     parameters: Path | None = None  # adapter or checkpoint, as `model.train` says; None: the model itself
     target: Path | None = None  # target parameters; None: those started from
     optimizer: Path | None = None  # optimizer state; None: a fresh one
+    anchor: Path | None = None  # what the KL anchor ties to, as `parameters`
 
 
 @dataclass(frozen=True)

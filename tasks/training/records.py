@@ -20,7 +20,8 @@ class StepRecord:
     critic_loss: float | None  # None without such rows
     policy_loss: float | None
     chat_loss: float | None
-    anchor_kl: float | None  # KL(p_theta || p_base), None where it is not computed
+    demonstration_loss: float | None
+    anchor_kl: float | None  # KL(p_theta || p_anchor), None where it is not computed
     learning_rate: float
     grad_norm: float  # before clipping
     rows: int

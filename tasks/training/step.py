@@ -35,14 +35,14 @@ def take_step(
         batch: the step's rows.
         number: of the step, for its record and for errors.
         size: rows per micro-batch.
-        anchor: the KL to the base model; None: not computed.
+        anchor: the KL to the model that training began from; None: not computed.
 
     Raises:
         TrainingError: memory does not suffice, or the loss or a gradient is not finite.
     """
     coefficients = {row.row_id: share for row, share in zip(batch, row_coefficients(batch), strict=True)}
     anchored = anchor.tokens(batch) if anchor else 0
-    # An anchor's base is this very model with its adapter off: nothing else may be computed meanwhile.
+    # An anchor's base is this very model, its adapter off or changed: nothing else may be computed meanwhile.
     parallel = ParallelMicroBatches() if anchor else trainable.parallel
     parameters = tuple(trainable.parameters.values())
     device = trainable.model.device
@@ -104,6 +104,7 @@ def take_step(
         critic_loss=losses_by_role["critic"] if "critic" in present else None,
         policy_loss=losses_by_role["policy"] if "policy" in present else None,
         chat_loss=losses_by_role["chat"] if "chat" in present else None,
+        demonstration_loss=losses_by_role["demonstration"] if "demonstration" in present else None,
         anchor_kl=kl_mean if anchor else None,
         learning_rate=rate,
         grad_norm=norm,

@@ -47,20 +47,21 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
         reason = next(iter(too_long.values()), "the stage was given no valid row")
         given = f"{len(job.rows.main)} rows given, {len(too_long)} too long"
         raise NothingToTrain(f"nothing to train on: {given} ({reason})")
-    others, others_too_long = _encode(job.rows.other, job.model)
-    chats, chats_too_long = _encode(job.rows.chat, job.model)
-    rows = own + others + chats
+    rows, mixed = list(own), []
+    for origin in job.rows.mixed:
+        encoded, also_too_long = _encode(origin.examples, job.model)
+        mixed.append(MixedIn(range(len(rows), len(rows) + len(encoded)), origin.share, origin.field))
+        rows += encoded
+        too_long |= also_too_long
     if len({row.row_id for row in rows}) < len(rows):
         raise TrainingError("two training rows have the same row_id; uses and scores could not be told apart")
-    numbers = range(len(rows))
-    other = MixedIn(numbers[len(own) : len(own) + len(others)], job.rows.mix)
-    chat = MixedIn(numbers[len(own) + len(others) :], job.anchor.chat_share)
-    plan = plan_batches(numbers[: len(own)], section.batch_rows, section.epochs, job.seed, other, chat)
+    plan = plan_batches(range(len(own)), section.batch_rows, section.epochs, job.seed, *mixed)
 
     size = section.micro_batch_rows
     passes = math.ceil(section.batch_rows / size / processes.size)
     trainable = make_trainable(job.model, job.start.parameters, job.seed, job.trainer, processes, passes)
-    anchor = make_anchor(job.anchor.kl, frozenset(row.row_id for row in own), trainable, job.model)
+    anchored = frozenset(row.row_id for row in own)
+    anchor = make_anchor(job.anchor.kl, anchored, trainable, job.model, job.start.anchor)
     adamw = Optimizer(trainable.parameters, section, job.start.optimizer, job.lr_scale)
     average = (
         None if tau is None else TargetParameters(target_tensors(trainable, job.model, job.start.target), tau)
@@ -87,7 +88,7 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
         uses={row.row_id: uses[row.row_id] for row in rows},
         prompt_tokens={row.row_id: len(row.prompt_ids) for row in rows},
         label_tokens={row.row_id: len(row.label_ids) for row in rows},
-        too_long=too_long | others_too_long | chats_too_long,
+        too_long=too_long,
         target_moved=None if average is None else average.moved,
     )
 

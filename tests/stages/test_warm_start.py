@@ -1,19 +1,25 @@
 """The warm start: the stage that trains on demonstrations, and who begins from it."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
+from pydantic import ValidationError
 
-from schemas.config import Config
+from schemas.config import Config, EngineSection, Role
 from schemas.load import ConfigError
 from storage.store import Store
 from tasks.datasets.guess_number import demonstrations
+from tasks.engines.protocol import Adapter, Request, ScoreRequest, Scores
+from tasks.engines.scripted import ScriptedEngine
 from tasks.export.policy import find_policy
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.decision import decide, resolve_inputs
 from tasks.pipeline.registry import stages_of
+from tasks.prompting.truncation import Prompt
+from tasks.runtime.role_client import FROZEN, RoleClient
 from tasks.runtime.stage import StageFailed
 from tests.support.iterations import Iterate
 
@@ -68,6 +74,102 @@ def test_separate_parameters_evaluate_and_refine_with_the_warm_start(
     critique = made["critique"].manifest.fingerprint_inputs.models
     assert (critique["actor"], critique["refiner"]) == (warm, warm)
     assert made["policy-distillation"].manifest.fingerprint_inputs.models["start"] == warm
+
+
+def test_training_stages_rehearse_the_roles_that_they_do_not_train(
+    make_config: MakeConfig, store: Store, iterate: Iterate, file: Path
+) -> None:
+    shares = {"batch_rows": 8, "micro_batch_rows": 4, "rehearse_share": 0.125}
+    config = make_config(
+        warm_start={"file": str(file), **WARM}, critic=shares, policy=shares, anchor={"kl": 0.1}
+    )
+    check_config(config, store.root)
+    made = {r.committed.manifest.stage: r.committed for r in iterate(config)}
+    warm = made["warm-start"].manifest
+    demonstrations = made["warm-start"].scan("demonstrations").collect()
+    (evaluated,) = demonstrations.filter(role="evaluate")["demonstration_id"]
+    for stage in ("critic-sft", "policy-distillation"):
+        rows = made[stage].scan("training_rows").filter(pl.col("role") == "demonstration").collect()
+        assert rows["source_id"].to_list() == [evaluated] and set(rows["source_table"]) == {"demonstrations"}
+        steps = made[stage].scan("training_steps").collect()
+        assert rows["uses"].to_list() == [steps.height] and (steps["demonstration_loss"] > 0).all()
+        determined = made[stage].manifest.fingerprint_inputs
+        assert determined.inputs["warm-start@00000.demonstrations"] == warm.tables["demonstrations"].digest
+        assert {"bootstrap", "evaluate", "refine"} <= determined.prompts.keys()
+        assert determined.config["roles.evaluate.max_tokens"] == config.roles.evaluate.max_tokens
+        # the anchor is the warm start, by default
+        assert determined.models["anchor"] == warm.adapters["warm_start"].digest
+    assert made["critic-sft"].scan("training_steps").collect()["anchor_kl"][0] == 0.0
+    to_base = make_config(warm_start={"file": str(file), **WARM}, anchor={"kl": 0.1, "to": "base"})
+    assert resolve_inputs(store, to_base, "critic-sft", 0).adapters["anchor"] is None
+    assert "anchor" not in resolve_inputs(store, make_config(), "critic-sft", 0).adapters
+
+
+def test_a_frozen_role_is_played_by_the_warm_start_whatever_is_trained(
+    make_config: MakeConfig, store: Store, iterate: Iterate, file: Path
+) -> None:
+    roles = make_config().roles.model_dump()
+    for role in ("bootstrap", "evaluate"):
+        roles[role]["frozen"] = True
+    config = make_config(warm_start={"file": str(file), **WARM}, roles=roles)
+    made = {r.committed.manifest.stage: r.committed for r in iterate(config)}
+    warm = made["warm-start"].manifest.adapters["warm_start"]
+    for stage in ("bellman-targets", "cot-correction", "critique", "refinement"):
+        assert made[stage].manifest.fingerprint_inputs.models["frozen"] == warm.digest
+    assert "frozen" not in made["rollout"].manifest.fingerprint_inputs.models
+    bare = make_config(roles=roles)
+    assert resolve_inputs(store, bare, "bellman-targets", 0).adapters["frozen"] is None
+
+
+def says_who(request: Request) -> str:
+    """The version of the parameters that answer."""
+    return request.adapter.version if request.adapter else "base"
+
+
+def _score(request: ScoreRequest) -> Scores:
+    return Scores(((-1.0 if request.adapter and request.adapter.version == "warm" else -2.0,),))
+
+
+says_who.score = _score  # type: ignore[attr-defined]
+
+
+def test_a_frozen_role_answers_and_scores_with_other_parameters_than_it_is_asked_to(tmp_path: Path) -> None:
+    config = Config(roles={"evaluate": {"frozen": True}, "bootstrap": {"frozen": True}})
+    adapters = {
+        use: Adapter(version, tmp_path, version) for use, version in (("refiner", "critic"), (FROZEN, "warm"))
+    }
+    engine = ScriptedEngine(EngineSection(backend="scripted", rules="tests.stages.test_warm_start:says_who"))
+    client = RoleClient(config, "critique", 0, adapters, tmp_path, engines={"local": engine})
+    shown = Prompt(({"role": "user", "content": "?"},))
+
+    async def asked(role: Role) -> tuple[str, str, float]:
+        answer = await client.ask(role, shown, adapter="refiner", request_key="a")
+        scores = await client.scores(role, shown.messages, ("x",), adapter="refiner", request_key="s")
+        assert answer.generation and scores
+        return answer.text, answer.generation.model_version, scores.segments[0][0]
+
+    assert asyncio.run(asked("evaluate")) == asyncio.run(asked("bootstrap")) == ("warm", "warm", -1.0)
+    assert asyncio.run(asked("refine")) == ("critic", "critic", -2.0)
+
+
+def test_what_can_not_be_rehearsed_or_frozen_is_refused(
+    make_config: MakeConfig, store: Store, iterate: Iterate, told: pl.DataFrame, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"critic\.rehearse_share: there is no warm start to rehearse"):
+        check_config(make_config(critic={"rehearse_share": 0.25}), store.root)
+    with pytest.raises(ConfigError, match=r"policy\.rehearse_share: with policy\.mix 0\.25 .* no row"):
+        check_config(make_config(policy={"rehearse_share": 0.75}), store.root)
+    with pytest.raises(ValidationError, match=r"predict\.frozen: this role is what is trained"):
+        make_config(roles={"predict": {"engine": "rules", "frozen": True}})
+    with pytest.raises(ValidationError, match=r"model\.frozen: the environment's model is never trained"):
+        make_config(environment={"model": {"engine": "rules", "frozen": True}})
+    path = tmp_path / "policy.parquet"
+    told.filter(role="policy").head(2).write_parquet(path)
+    config = make_config(warm_start={"file": str(path), **WARM}, critic={"rehearse_share": 0.25})
+    with pytest.raises(
+        StageFailed, match=r"rehearse_share: the warm start holds no usable demonstration of boot"
+    ):
+        iterate(config)
 
 
 def test_react_evaluates_the_warm_start(

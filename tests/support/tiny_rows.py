@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from schemas.config import ModelSection, TrainingSection
+from schemas.config import AnchorSection, ModelSection, TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
 from tasks.datasets.example import Example
 from tasks.training.data import Encoded, encode
-from tasks.training.job import OnStep, Rows, Start, TrainingJob
+from tasks.training.job import MixedRows, OnStep, Rows, Start, TrainingJob
 from tasks.training.records import TrainingResult
 from tasks.training.trainable import Trainable
 from tasks.training.trainer import train
@@ -64,9 +64,12 @@ def tiny_job(
     other: Sequence[Example] = POLICIES,
     mix: float = 0.25,
     chat: Sequence[Example] = (),
+    demonstrations: Sequence[Example] = (),
+    rehearse_share: float = 0.0,
     start: Path | None = None,
     target: Path | None = None,
     optimizer: Path | None = None,
+    anchored_to: Path | None = None,
     tau: float | None = 0.5,
     **more: Any,
 ) -> TrainingJob:
@@ -74,10 +77,17 @@ def tiny_job(
     return TrainingJob(
         model=model,
         section=section,
-        rows=Rows(main, other, mix, chat),
+        rows=Rows(
+            main,
+            [
+                MixedRows("mix", mix, other),
+                MixedRows("chat_share", more.get("anchor", AnchorSection()).chat_share, chat),
+                MixedRows("rehearse_share", rehearse_share, demonstrations),
+            ],
+        ),
         seed=7,
         out=out,
-        start=Start(start, target, optimizer),
+        start=Start(start, target, optimizer, anchored_to),
         tau=tau,
         **more,
     )

@@ -171,6 +171,49 @@ def test_the_kl_is_zero_before_the_first_step_and_not_after_it(
     assert second.loss == pytest.approx(second.critic_loss + second.policy_loss + 0.1 * second.anchor_kl)
 
 
+@pytest.mark.parametrize("form", ["lora", "full"])
+def test_an_anchor_to_a_warm_start_is_zero_there_and_leaves_the_parameters_as_they_were(
+    model_section: ModelSection, chat: ChatTokenizer, tmp_path: Path, form: str
+) -> None:
+    section = model_section.model_copy(update={"train": form})
+    run(section, tmp_path / "warm")
+    warm = tmp_path / "warm" / "adapter"
+    first, second = run(
+        section, tmp_path / "on", start=warm, anchored_to=warm, anchor=AnchorSection(kl=0.1)
+    ).steps
+    assert first.anchor_kl == 0.0 and second.anchor_kl and second.anchor_kl > 0
+    to_base = run(section, tmp_path / "base", start=warm, anchor=AnchorSection(kl=0.1)).steps[0]
+    assert to_base.anchor_kl and to_base.anchor_kl > 0
+
+    trainable, rows = moved(section), encoded(chat, critic(1))
+    before = {name: value.detach().clone() for name, value in trainable.tensors.items()}
+    anchor = make_anchor(1.0, frozenset(), trainable, section, warm)
+    assert anchor
+    with anchor.base() as base, torch.no_grad():
+        held = label_logprobs(base, rows)[0]
+    with torch.no_grad():
+        expected = label_logprobs(make_trainable(section, warm, seed=0).model, rows)[0]
+    assert torch.equal(held, expected)
+    assert all(torch.equal(value, before[name]) for name, value in trainable.tensors.items())
+    assert all(parameter.requires_grad for parameter in trainable.parameters.values())
+
+
+def test_rehearsed_demonstrations_take_their_share_and_have_a_mean_of_their_own(
+    model_section: ModelSection, tmp_path: Path
+) -> None:
+    told = [replace(policy(i), row_id=f"told/{i}", role="demonstration") for i in range(5)]
+    result = run(model_section, tmp_path / "a", demonstrations=told, rehearse_share=0.25)
+    assert [step.rows for step in result.steps] == [4, 4, 4], (
+        "two own rows, one of the other role, one rehearsed"
+    )
+    assert sorted(result.uses[row.row_id] for row in told) == [0, 0, 1, 1, 1]
+    for step in result.steps:
+        assert step.critic_loss and step.policy_loss and step.demonstration_loss
+        assert step.loss == pytest.approx(step.critic_loss + step.policy_loss + step.demonstration_loss)
+    plain = run(model_section, tmp_path / "b").steps
+    assert [step.demonstration_loss for step in plain] == [None] * len(plain)
+
+
 def test_the_kl_is_a_mean_over_the_label_tokens_of_the_own_rows_alone(
     model_section: ModelSection, chat: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +284,12 @@ def test_every_batch_has_its_share_of_chat_beside_that_of_the_other_role(
 ) -> None:
     numbers = range(own + others, own + others + chats)
     plan = plan_batches(
-        range(own), batch_rows, epochs, 3, MixedIn(range(own, own + others), 0.25), MixedIn(numbers, 0.25)
+        range(own),
+        batch_rows,
+        epochs,
+        3,
+        MixedIn(range(own, own + others), 0.25),
+        MixedIn(numbers, 0.25, "chat_share"),
     )
     expected = (min(round(batch_rows * 0.25), others), min(round(batch_rows * 0.25), chats))
     uses = Counter(row for batch in plan for row in batch)
@@ -257,13 +305,14 @@ def test_every_batch_has_its_share_of_chat_beside_that_of_the_other_role(
 
 def test_without_chat_the_plan_is_what_it_was() -> None:
     other = MixedIn(range(40, 50), 0.25)
-    plans = [plan_batches(range(40), 8, 2, 3, other, chat) for chat in (MixedIn(), MixedIn(range(50, 60)))]
+    further = (MixedIn(), MixedIn(range(50, 60), field="chat_share"))
+    plans = [plan_batches(range(40), 8, 2, 3, other, chat) for chat in further]
     assert plans[0] == plans[1]
 
 
 def test_shares_without_room_for_own_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="lower mix or chat_share"):
-        plan_batches(range(4), 4, 1, 0, MixedIn(range(4, 8), 0.5), MixedIn(range(8, 12), 0.5))
+        plan_batches(range(4), 4, 1, 0, MixedIn(range(4, 8), 0.5), MixedIn(range(8, 12), 0.5, "chat_share"))
 
 
 def test_an_anchored_run_with_chat_gives_the_same_bytes_each_time(
