@@ -247,7 +247,7 @@ async def one_error_leaves_other_requests_alone(engine: Engine, section: EngineS
 
 
 async def cancellations_leave_other_requests_alone(engine: Engine, section: EngineSection) -> None:
-    """One that has not begun, and as many as are computed at once, in the middle of their texts."""
+    """One that has not begun, and as many as are computed at once: all but the last in the middle of their texts."""
     tasks = [asyncio.create_task(engine.generate(ask(seed=s))) for s in range(4)]
     await asyncio.sleep(0)
     tasks[1].cancel()
@@ -255,9 +255,13 @@ async def cancellations_leave_other_requests_alone(engine: Engine, section: Engi
     assert [isinstance(result, Completion) for i, result in enumerate(results) if i != 1] == [True] * 3
     if section.backend == "scripted":  # its answers are there at once
         return
-    endless = [asyncio.create_task(engine.generate(ask(seed=s, max_tokens=1500))) for s in range(8)]
+    endless = [asyncio.create_task(engine.generate(ask(seed=s, max_tokens=1500))) for s in range(7)]
+    await engine.generate(
+        ask(seed=7, max_tokens=1)
+    )  # the eighth place; its end shows that the others have begun
+    endless.append(asyncio.create_task(engine.generate(ask(seed=7, max_tokens=1500))))
     other = asyncio.create_task(engine.generate(ask(seed=8, max_tokens=24)))
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0)
     for task in endless:
         task.cancel()
     assert isinstance(await other, Completion)
@@ -273,7 +277,7 @@ def test_a_closed_engine_says_so_and_closes_twice(backend: Backend) -> None:
 
     async def checks(engine: Engine) -> None:
         running = asyncio.create_task(engine.generate(ask(max_tokens=1500, regex="[0-9]{400}")))
-        await asyncio.sleep(0.3)
+        await engine.generate(ask(max_tokens=1, regex="[0-9]{400}"))  # beside it
         await engine.close()
         with pytest.raises(RequestError, match="closed"):
             await running

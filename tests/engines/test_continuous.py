@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,17 +79,19 @@ def test_a_cancelled_request_frees_its_slot_in_the_middle_of_its_text(
 ) -> None:
     written = 0
     draw = sampler.draw
+    under_way = threading.Event()
 
     def counting(rows: Sequence[sampler.Row], logits: torch.Tensor) -> tuple[list[int], list[float]]:
         nonlocal written
         written += 1
+        if written == 5:
+            under_way.set()
         return draw(rows, logits)
 
     async def checks() -> None:
         engine._stop_ids = frozenset()
         endless = [asyncio.create_task(engine.generate(greedy(turn, tokens=1500))) for turn in "abc"]
-        while written < 5:
-            await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(under_way.wait, 60)
         for task in endless:
             task.cancel()
         assert len((await engine.generate(greedy("other"))).token_ids) == 8

@@ -143,7 +143,7 @@ def test_a_server_that_dies_takes_its_requests_and_its_processes_along(own_serve
         # Else an answer can be at its end before the kill.
         endless = replace(ask(max_tokens=1500), regex="[0-9]{400}")
         asked = [asyncio.create_task(engine.generate(endless)) for _ in range(3)]
-        await asyncio.sleep(1.0)
+        await engine.generate(ask(max_tokens=1))  # came later, so the endless ones are under way
         vllm.send_signal(signal.SIGKILL)
         results = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(result) for result in results] == [EngineDied] * 3

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -35,15 +34,13 @@ if __name__ == "__main__":
 
 
 def test_watched_processes_end_when_the_watch_is_closed_and_others_stay() -> None:
-    sleeping = [psutil.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(2)]
-    reaper = watch(sleeping[:1])
-    time.sleep(0.5)
-    assert sleeping[0].is_running()
-    reaper.communicate()
-    assert all_end(sleeping[:1], 5)
-    assert sleeping[1].is_running()
-    sleeping[1].kill()
-    sleeping[1].wait()
+    first, second = (psutil.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) for _ in range(2))
+    open_watch, closed = watch([first]), watch([second])
+    closed.communicate()
+    assert all_end([second], 15)
+    assert first.is_running()  # though its own watch began before
+    open_watch.communicate()
+    assert all_end([first], 15)
 
 
 @pytest.mark.long
@@ -94,7 +91,9 @@ async def dies_as_an_engine(engine: Engine) -> None:
     question = (Message(role="user", content="Name a number."),)
     endless = Request(question, Sampling(max_tokens=1500), regex="[0-9]{400}")
     asked = asyncio.create_task(engine.generate(endless))
-    await asyncio.sleep(0.5)
+    await engine.generate(
+        Request(question, Sampling(max_tokens=1))
+    )  # came later, so the endless one is under way
     for core in cores:
         core.kill()
     with pytest.raises(EngineDied, match="Run the stage again"):

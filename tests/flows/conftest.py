@@ -1,12 +1,15 @@
 """A real stack (`nlac up`), once for all tests here, with a scripted player and a tiny model."""
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from flows.stack.control import read_stack
+from flows.stack.processes import marked_processes
 from schemas.load import PROJECT_ROOT
 from tests.support.stack import CONFIG, LocalStack
 
@@ -36,7 +39,19 @@ def stack(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> It
     try:
         yield local
     finally:
-        local.nlac("down", "--data", str(local.data))
+        leaves_nothing(local)
+
+
+def leaves_nothing(local: LocalStack) -> None:
+    """`nlac down` leaves no process and frees the port. Here, because a start costs as much as ten tests."""
+    running = read_stack(local.data)
+    assert running is not None and marked_processes(local.data) != []
+    assert "is down" in local.nlac("down", "--data", str(local.data)).stdout
+    assert marked_processes(local.data) == []
+    assert read_stack(local.data) is None
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", running.port)) != 0
+    assert "was not up" in local.nlac("down", "--data", str(local.data)).stdout
 
 
 @pytest.fixture

@@ -47,9 +47,12 @@ def test_an_interrupt_stops_all_that_iterate_started(stack: LocalStack, steer: P
             command, cwd=PROJECT_ROOT, env=stack.environment, stdout=said, stderr=said, start_new_session=True
         )
     wait_until(lambda: (steer / "child-pid").exists(), 180, "a request under way")
+    second = read_stack(data)
+    assert second is not None and second.port != read_stack(stack.data).port  # type: ignore[union-attr]
     assert marked_processes(data) != []
     os.killpg(iterate.pid, signal.SIGINT)  # what Ctrl-C in a terminal does
     assert iterate.wait(60) != 0
     assert marked_processes(data) == []
     assert read_stack(data) is None
+    assert read_stack(stack.data) is not None, "the other stack is untouched"
     assert "Stopping the local stack" in (tmp_path / "said").read_text()

@@ -16,6 +16,7 @@ from storage.sql.views import connect
 from storage.store import RunLocked, Store, StoreError, read_manifest
 from storage.verify import verify
 from tests.support.committed import commit_rows
+from tests.support.waiting import wait_until
 
 WRITER = """
 import sys, time
@@ -116,9 +117,8 @@ def test_a_killed_writer_was_really_writing(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": "."},
     )
     assert writer.stdout is not None and writer.stdout.readline() == b"begun\n"
-    deadline = time.monotonic() + 30
-    while not list(tmp_path.glob("trial/.staging/*/*.parquet")) and time.monotonic() < deadline:
-        pass
+    half_written = "trial/.staging/*/*.parquet"
+    wait_until(lambda: list(tmp_path.glob(half_written)), 30, "a table", every=0, process=writer)
     writer.send_signal(signal.SIGKILL)
     writer.wait()
     assert list(tmp_path.glob("trial/.staging/*"))  # half-written, and not visible

@@ -17,7 +17,10 @@ from storage.store import Store
 from tests.support.waiting import wait_until
 
 CONFIG: dict[str, Any] = {
-    "engines": {"rules": {"backend": "scripted", "rules": "tests.support.steered_rules:steered"}},
+    "engines": {
+        "rules": {"backend": "scripted", "rules": "tests.support.steered_rules:steered"},
+        "served": {"backend": "openai", "serve": {}},  # nobody asks it, so nothing is started
+    },
     "roles": {
         role: {"engine": "rules", "structured": role in ("policy", "evaluate", "refine")}
         for role in ("policy", "predict", "bootstrap", "correct", "evaluate", "refine")
@@ -88,9 +91,10 @@ class LocalStack:
             return json.load(answer)
 
     def start(self, deployment: str, **parameters: object) -> str:
-        """Start a deployment with a plain command; gives the flow run's id."""
-        said = self.prefect("deployment", "run", f"nlac/{deployment}", "--params", json.dumps(parameters))
-        return said.split("UUID:")[1].split()[0]
+        """Start a deployment as `prefect deployment run` does, without a process for it; gives the flow run's id."""
+        found = self.api(f"/deployments/name/nlac/{deployment}")
+        asked = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+        return str(self.api(f"/deployments/{found['id']}/create_flow_run", asked)["id"])
 
     def run(self, flow_run: str) -> dict[str, Any]:
         """A flow run."""
