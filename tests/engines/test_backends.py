@@ -67,7 +67,7 @@ def section_of(name: str) -> EngineSection:
         "tiny-batches",
         "tiny-deterministic",
         pytest.param("real", marks=[pytest.mark.model, pytest.mark.long]),
-        pytest.param("vllm", marks=pytest.mark.vllm),
+        pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.long]),
         pytest.param("vllm-merged", marks=[pytest.mark.vllm, pytest.mark.long]),
         pytest.param("served", marks=pytest.mark.vllm),
         pytest.param("openai", marks=pytest.mark.vllm),

@@ -57,6 +57,7 @@ def test_a_result_does_not_depend_on_other_requests_to_the_last_bit(
     asyncio.run(check())
 
 
+@pytest.mark.long
 @pytest.mark.model
 def test_a_result_of_the_real_model_does_not_depend_on_other_requests(
     real_model: Path, tmp_path: Path

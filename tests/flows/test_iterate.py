@@ -1,4 +1,4 @@
-"""`nlac iterate` (`make iteration`): its end, when a stage fails and when the user interrupts it."""
+"""`nlac iterate` (`make iteration`) interrupted by the user. test_iteration.py has its end when a stage fails."""
 
 import os
 import signal
@@ -15,16 +15,6 @@ from tests.support.stack import LocalStack
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server
-
-
-def test_a_failed_stage_is_named_with_the_command_that_retries_it(stack: LocalStack, steer: Path) -> None:
-    (steer / "break").write_text("policy")
-    done = stack.nlac("iterate", *stack.options, "--run", "broken", check=False)
-    assert done.returncode == 1
-    assert "rollout-broken-0: rollout ended Crashed" in done.stdout
-    assert "prefect flow-run retry " in done.stdout
-    assert f"iterate --data {stack.data} --config {stack.config} --run broken" in done.stdout
-    assert read_stack(stack.data) is not None, "a stack that was up before stays up"
 
 
 @pytest.mark.long

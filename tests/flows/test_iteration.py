@@ -53,11 +53,21 @@ def tracked(stack: LocalStack, status: str) -> set[tuple[str, str, str | None]]:
         return set(database.execute(query, [status]))
 
 
-def test_a_failed_stage_and_later_ones_alone_run_again_on_retry(stack: LocalStack, steer: Path) -> None:
+def test_a_failed_stage_is_named_and_it_and_later_ones_alone_run_again_on_retry(
+    stack: LocalStack, steer: Path, tmp_path: Path
+) -> None:
     (steer / "break").write_text("evaluate")
     algorithm = "self_distillation"  # of those with stages before and after critique the one with the fewest
-    run = stack.start("iteration", config=str(stack.config), algorithm=algorithm)
-    failed = stack.finish(run)
+    file = tmp_path / "trial.yaml"
+    file.write_text(f"{stack.config.read_text()}\nalgorithm: {algorithm}\n")
+    options = ["--data", str(stack.data), "--config", str(file), "--run", "trial"]
+    done = stack.nlac("iterate", *options, check=False)
+    assert done.returncode == 1
+    assert "critique-trial-0: critique ended Crashed" in done.stdout
+    assert f"iterate {' '.join(options)}" in done.stdout
+    assert read_stack(stack.data) is not None, "a stack that was up before stays up"
+    run = done.stdout.split("prefect flow-run retry ")[1].split()[0]
+    failed = stack.run(run)
     assert failed["state_type"] == "FAILED"
     assert "critique" in failed["state"]["message"]
     assert f"prefect flow-run retry {run}" in failed["state"]["message"]
