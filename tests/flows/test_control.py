@@ -1,0 +1,73 @@
+"""The local stack that is not up, and one whose parts do not come up; no Prefect server is started."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from flows.stack import control
+from flows.stack.control import Stack, StackError, default_api_url, down, read_stack, up, write_stack
+from flows.stack.environment import stack_dir
+from flows.stack.supervisor import Supervisor
+from tasks.ports import free_port
+
+WAITS = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def test_a_stack_is_up_while_its_supervisor_holds_the_lock(tmp_path: Path) -> None:
+    assert read_stack(tmp_path) is None and not down(tmp_path)
+    stack = Stack(pid=1, port=9, data=str(tmp_path), state="ready")
+    (tmp_path / ".stack").mkdir()
+    write_stack(tmp_path, stack)
+    with FileLock(stack_dir(tmp_path) / "lock"):
+        assert read_stack(tmp_path) == stack
+        write_stack(tmp_path, None)
+        assert read_stack(tmp_path) is None  # it starts, and has said nothing yet
+    write_stack(tmp_path, stack)
+    assert read_stack(tmp_path) is None, "what a killed supervisor left does not count"
+
+
+def test_a_supervisor_that_ends_at_once_names_its_log(tmp_path: Path) -> None:
+    stack_dir(tmp_path).mkdir()
+    with (
+        FileLock(stack_dir(tmp_path) / "lock"),
+        pytest.raises(StackError, match=r"did not start: see .*supervisor\.log"),
+    ):
+        up(tmp_path)
+    assert "Timeout" in (stack_dir(tmp_path) / "logs" / "supervisor.log").read_text()
+
+
+def test_a_stack_that_is_not_ready_in_time_is_stopped(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="not ready after 0 s; see the logs in"):
+        up(tmp_path, seconds=0)
+    with FileLock(stack_dir(tmp_path) / "lock", timeout=0):
+        assert read_stack(tmp_path) is None
+
+
+def test_a_part_that_fails_ends_the_start_by_name(tmp_path: Path) -> None:
+    starting = Supervisor(tmp_path, free_port(0), None)
+    starting.once("fine", [sys.executable, "-c", ""])
+    with pytest.raises(StackError, match=r"provision failed; see .*provision\.log"):
+        starting.once("provision", [sys.executable, "-c", "raise SystemExit(3)"])
+    starting.stopping.set()  # `nlac down` in the middle of a start does not wait for its parts
+    with pytest.raises(StackError, match="deploy failed"):
+        starting.once("deploy", WAITS)
+
+
+def test_a_server_that_dies_or_is_silent_ends_the_start(tmp_path: Path) -> None:
+    starting = Supervisor(tmp_path, free_port(0), None)
+    starting.keep("server", [sys.executable, "-c", ""])
+    starting.services["server"][1].wait()
+    with pytest.raises(StackError, match=r"ended at once; see .*server\.log"):
+        starting.wait_for_server(60)
+    starting.keep("server", WAITS)
+    with pytest.raises(StackError, match=r"did not answer within 0 s; see .*server\.log"):
+        starting.wait_for_server(0)
+    starting.stop()
+    assert starting.services["server"][1].poll() is not None
+
+
+def test_without_a_checkout_no_address_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "PROJECT_ROOT", tmp_path)
+    assert default_api_url() is None
