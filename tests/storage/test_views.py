@@ -280,3 +280,30 @@ def test_every_column_of_every_table_has_a_meaning() -> None:
     for relation in relations():
         assert relation.meaning, relation.name
         assert all(column.meaning for column in relation.columns), relation.name
+
+
+def test_what_a_newer_program_wrote_is_left_out_and_says_so(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as newer:
+        newer.setattr(TABLES["episodes"], "VERSION", TABLES["episodes"].VERSION + 1)
+        rollout(store, 0)
+        newer.setitem(TABLES, "later", TABLES["priorities"])
+        commit_rows(store, "critic-sft", 0, {"later": []})
+    problems: list[str] = []
+    database = connect(store, problems)
+    assert rows(database, "select count(*) from episodes") == [(0,)]
+    assert rows(database, "select count(*) from transitions") == [(2,)]
+    assert len(problems) == 2
+    assert any("is newer than this program reads; update the program" in problem for problem in problems)
+    assert any("table 'later' is unknown to this program" in problem for problem in problems)
+
+
+def test_a_file_of_another_version_than_its_manifest_says_is_named(store: Store) -> None:
+    made = rollout(store, 0)
+    file = made.path / "episodes.parquet"
+    to_frame(TABLES["episodes"], [episode()]).write_parquet(file, metadata={"nlac.schema": "episodes@0"})
+    restate(made, "episodes.parquet")
+    problems: list[str] = []
+    connect(store, problems)
+    assert len(problems) == 1 and "holds episodes@0, the manifest says episodes@" in problems[0]
