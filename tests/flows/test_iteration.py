@@ -158,13 +158,18 @@ def test_a_killed_stage_leaves_nothing_visible_and_can_be_run_again(stack: Local
     assert list((stack.data / "killed" / ".staging").iterdir()) == []
 
 
-@pytest.mark.parametrize("parameters", [{"iteration": -1}, {"run": "../elsewhere"}, {"iteratoin": 3}])
+@pytest.mark.parametrize("parameters", [{"iteration": -1}, {"run": "../elsewhere"}])
 def test_bad_parameters_are_refused_before_anything_runs(
     stack: LocalStack, parameters: dict[str, object]
 ) -> None:
     with pytest.raises(HTTPError) as refused:
         stack.start("rollout", **parameters)
     assert next(iter(parameters)) in refused.value.read().decode()
+
+
+def test_a_misspelled_parameter_is_refused_by_the_plain_command(stack: LocalStack) -> None:
+    with pytest.raises(AssertionError, match="iteratoin"):
+        stack.prefect("deployment", "run", "nlac/rollout", "--param", "iteratoin=3")
 
 
 @pytest.mark.long

@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +86,22 @@ class LocalStack:
         return done.stdout
 
     def api(self, path: str, body: object = None) -> Any:
-        """Ask the Prefect API."""
+        """Ask the Prefect API; again while its database is busy, as Prefect's own client does."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.api_url + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return json.load(answer)
+        said: list[Any] = []
+
+        def answered() -> bool:
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    said.append(json.load(answer))
+            except urllib.error.HTTPError as error:
+                if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise
+            return bool(said)
+
+        wait_until(answered, 60, f"an answer to {path}", every=1.0)
+        return said[0]
 
     def start(self, deployment: str, **parameters: object) -> str:
         """Start a deployment as `prefect deployment run` does, without a process for it; gives the flow run's id."""
