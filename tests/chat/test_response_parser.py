@@ -23,6 +23,7 @@ LOOK, MOVE = Call("look", {"far": 3}), Call("move", {})
         ('{"name": "look", "parameters": {"far": 3}}', "", (LOOK,)),
         ('<|python_tag|>{"name": "look", "parameters": {"far": 3}}; {"name": "move"}', "", (LOOK, MOVE)),
         ("<|python_tag|>look.call(far=3)", "", (LOOK,)),
+        ("<|python_tag|>look(far=3)", "", (LOOK,)),
         ('<tool_call>{"name": "look", "arguments": "{\\"far\\": 3}"}</tool_call>', "", (LOOK,)),
         ("It is dark.", "It is dark.", ()),
         ('{"name": "Ada"}', '{"name": "Ada"}', ()),  # an answer in JSON
@@ -42,6 +43,7 @@ def test_calls_are_read_whichever_family_wrote_them(text: str, words: str, calls
         ("[TOOL_CALLS][ARGS]{}", "no name"),
         ("<|python_tag|>print(1", "no call of a tool"),
         ("<|python_tag|>look(3)", "named arguments"),
+        ("<|python_tag|>3 + 4", "named arguments"),
     ],
 )
 def test_a_call_that_cannot_be_read_is_said_to_be_broken(text: str, fault: str) -> None:

@@ -18,7 +18,7 @@ from tasks.engines.protocol import Completion, Request, Sampling, ScoreRequest, 
 from tasks.environments import UnusableEnvironment, make_environment
 from tasks.environments.base import ListsActions, Step, Task, would_accept
 from tasks.environments.frozen_lake import FrozenLake
-from tasks.environments.frozen_lake.maps import make_lake
+from tasks.environments.frozen_lake.maps import generate_maps, make_lake
 from tasks.environments.frozen_lake.text import (
     ACTIONS,
     Foreseen,
@@ -133,6 +133,9 @@ def test_cells_cut_off_by_holes_are_no_starts() -> None:
 def test_options_that_give_too_few_maps_are_named() -> None:
     with pytest.raises(UnusableEnvironment, match=r"environment.options: .*distinct maps of size 2"):
         make_environment(EnvironmentSection(name="frozen_lake", options={"size": 2, "maps": 4}))
+    for size, density in ((1, 0.8), (4, 0.0)):
+        with pytest.raises(ValueError, match="size is at least 2 and density within"):
+            generate_maps(1, size, density, max_holes=4, seed=0)
 
 
 def test_exact_values_by_hand() -> None:

@@ -238,3 +238,10 @@ def test_a_role_without_rules_is_refused_by_name() -> None:
         ask("policy", observation=STATE.observation)
     with pytest.raises(ValueError, match=r"states no value: .*roles\.evaluate\.engine"):
         ask("refine", state=STATE, attempts=[Attempt("Action: right", False, "better go down")])
+
+
+def test_a_template_of_another_environment_is_refused() -> None:
+    system, user = prompt("refine", state=STATE, attempts=tried(down=0.0))
+    elsewhere = Message(role="user", content=user["content"].replace("state: ", "seen: "))
+    with pytest.raises(ValueError, match=r"no line 'state: \.\.\.'; keep the environment's own template"):
+        rules(Request((system, elsewhere), Sampling(seed=0)))

@@ -120,6 +120,7 @@ def test_levels_and_subjects_choose_among_the_problems_of_both_splits() -> None:
         ('{"problem": "p"}', r"line 1: no `answer`, and no `solution`"),
         ('{"problem": "p", "answer": 3}\n{"answer": 1}', "line 2: `problem` is missing"),
         ("{", "line 1: no JSON"),
+        ('{"problem": "p", "answer": 3}\n\n[1]', "line 3: no JSON object"),
         ("", "holds no problem"),
     ],
 )

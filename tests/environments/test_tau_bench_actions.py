@@ -57,6 +57,14 @@ def test_a_react_action_is_one_json_object_however_it_is_spaced() -> None:
     assert calls.read(said) == Call(RESPOND, {"content": 'It costs "10" {euros}, ok?'})
 
 
+def test_a_native_call_is_read_in_openais_form_too_and_other_text_is_said_to_the_user() -> None:
+    calls = Calls([CANCEL], "native")
+    for arguments in (EXPECTED.arguments, json.dumps(EXPECTED.arguments)):
+        assert calls.read(json.dumps({"function": {"name": "cancel", "arguments": arguments}})) == EXPECTED
+    broken = json.dumps({"function": {"name": "cancel", "arguments": "{"}})
+    assert calls.read(broken) == Call(RESPOND, {"content": broken})
+
+
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(strategies.from_regex(Calls([CANCEL], "react").format.regex, fullmatch=True))

@@ -2,13 +2,16 @@
 
 import asyncio
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from schemas.config import EnvironmentSection
 from tasks.environments import UnusableEnvironment, make_environment
-from tasks.environments.base import Step, would_accept
+from tasks.environments.base import Step, Task, would_accept
 from tasks.environments.textarena import TextArena
+from tasks.environments.textarena.validation import faults
 
 
 def play(actions: list[str], number: int = 0) -> list[Step]:
@@ -109,6 +112,41 @@ async def _wins(task: object, action: str) -> bool:
 
 def test_it_validates_without_a_model() -> None:
     assert TextArena().validate() == []
+
+
+class Silent(TextArena):
+    async def reset(self, task: Task) -> str:
+        await super().reset(task)
+        return " "
+
+
+class Restless(TextArena):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.stamp = f"{id(self)}"
+
+    async def reset(self, task: Task) -> str:
+        return f"{await super().reset(task)} {self.stamp}"
+
+
+class Moody(Restless):
+    async def reset(self, task: Task) -> str:
+        return await TextArena.reset(self, task)
+
+    async def step(self, action: str) -> Step:
+        return replace(await super().step(action), observation=self.stamp)
+
+
+@pytest.mark.parametrize(
+    ("game", "said"),
+    [
+        (Silent, "opens without any text"),
+        (Restless, "opened differently the second time"),
+        (Moody, "went differently the second time, at action 0"),
+    ],
+)
+def test_a_game_that_does_not_repeat_itself_is_a_fault(game: type[TextArena], said: str) -> None:
+    assert any(said in fault for fault in faults(game()))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -272,6 +273,7 @@ def test_a_table_as_large_as_the_papers_gives_its_games(tmp_path: Path) -> None:
         ("name\tsynonyms\tcategory\tdefinition\nplum\t\t\t\nPlums\t\t\t", "has plum twice; distinguish homonyms"),
         ("name\tsynonyms\tcategory\tdefinition\tsize\na\t\t\t\t9\nb\t\t\t\t1", "size of a is '9'; use 0 to 5"),
         ("name\tsynonyms\tcategory\tdefinition\na\t\t\t", "fewer than two objects"),
+        ("name\tsynonyms\tcategory\tdefinition\na\t\t\t\n \t\t\t", "a row without a name; add one"),
     ],
 )  # fmt: skip
 def test_a_broken_table_is_named_with_its_remedy(tmp_path: Path, rows: str, said: str) -> None:
@@ -280,6 +282,9 @@ def test_a_broken_table_is_named_with_its_remedy(tmp_path: Path, rows: str, said
     section = EnvironmentSection(name="twenty_questions", options={"objects": str(path)})
     with pytest.raises(UnusableEnvironment, match=said):
         make_environment(section)
+    other = path.rename(tmp_path / "objects.json")
+    with pytest.raises(ValueError, match=r"is not a \.tsv, \.csv or \.parquet file; convert it"):
+        load_things(other)
 
 
 def test_a_missing_table_and_an_unknown_oracle_are_named() -> None:
@@ -344,3 +349,23 @@ def test_the_configuration_says_who_answers(tmp_path: Path) -> None:
         content["environment"] |= {"options": options, "model": model}
         with pytest.raises(ConfigError, match=said):
             check_config(Config.model_validate(content), tmp_path / "data")
+
+
+def test_validation_finds_words_that_mean_two_things() -> None:
+    other = Thing("plum", None, (), ("fruit",), "", size=2, facts=frozenset({"red"}))
+    known = vocabulary()
+    key, facts = next(iter(known.facts.items()))
+    doubled = replace(known, facts={**known.facts, key: (*facts, "wings")})
+    found = "\n".join(faults((other,), doubled))
+    assert re.search("facts: '.*' may mean .* or wings; leave one of them", found)
+
+
+def test_an_unknown_kind_has_no_parents() -> None:
+    with pytest.raises(KeyError, match="starship"):
+        list(vocabulary().with_parents(["starship"]))
+
+
+def test_an_oracle_that_was_not_connected_says_so() -> None:
+    game = TwentyQuestions(oracle="model")
+    with pytest.raises(RuntimeError, match=r"call connect\(ask\) before the first game"):
+        play(game, game.tasks("eval")[0], ["Is it alive?"])

@@ -10,6 +10,8 @@ def test_wilson_interval_of_five_in_ten() -> None:
     # Centre 1/2; half width z sqrt(n/4 + z^2/4) / (n + z^2) = 1.96 sqrt(2.5 + .9604) / 13.8416.
     assert wilson_interval(5, 10) == pytest.approx((0.5 - 0.2634, 0.5 + 0.2634), abs=1e-4)
     assert wilson_interval(0, 10)[0] == 0.0 and wilson_interval(10, 10)[1] == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="at least one trial"):
+        wilson_interval(0, 0)
 
 
 def test_pass_hat_is_the_chance_that_k_plays_of_a_task_all_succeed() -> None:
