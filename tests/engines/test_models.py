@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from schemas.config import ModelSection
-from tasks.engines.models import ModelError, check_model, model_digest, resolve_model
+from tasks.chat.messages import RequestError
+from tasks.engines.models import (
+    ModelError,
+    check_length,
+    check_model,
+    model_cache,
+    model_digest,
+    resolve_model,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +40,26 @@ def test_a_folder_needs_a_config(tmp_path: Path) -> None:
         check_model(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     assert resolve_model(str(tmp_path)) == tmp_path
+
+
+def test_converted_models_lie_where_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NLAC_MODEL_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert model_cache() == tmp_path / "xdg" / "nlac" / "models"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert model_cache() == Path.home() / ".cache" / "nlac" / "models"
+    monkeypatch.setenv("NLAC_MODEL_CACHE", str(tmp_path / "named"))
+    assert model_cache() == tmp_path / "named"
+    assert model_cache(tmp_path / "given") == tmp_path / "given"
+
+
+def test_a_prompt_that_leaves_no_room_names_the_field() -> None:
+    model = ModelSection(context_length=64)
+    check_length(model, 60, 4)
+    with pytest.raises(
+        RequestError, match=r"60 tokens and a completion of up to 5 .*model\.context_length = 64"
+    ):
+        check_length(model, 60, 5)
 
 
 def test_a_missing_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

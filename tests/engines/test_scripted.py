@@ -31,3 +31,8 @@ def test_a_text_against_the_regex_is_an_error_and_not_an_answer(tmp_path: Path) 
 def test_rules_without_a_score_say_so(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="attribute score"):
         asyncio.run(engine_of("slow", tmp_path).score(ScoreRequest(ASKED, ("a",))))
+
+
+def test_an_answer_that_is_no_text_is_an_error_that_names_its_type(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="the rules gave int, not a text or a Completion"):
+        asyncio.run(engine_of("counts", tmp_path).generate(Request(ASKED, Sampling())))

@@ -85,7 +85,9 @@ def test_a_server_ends_when_its_owner_is_killed(kept: Kept, owner: subprocess.Po
     leases.hold(kept.folder, "iteration", owner.pid)
     kept.start()
     processes = kept.wait_ready()
-    assert len((kept.folder / "starts.jsonl").read_text().splitlines()) == 1
+    starts = kept.folder / "starts.jsonl"  # written after the server is said to be ready
+    wait_until(lambda: starts.exists() and starts.read_text().endswith("\n"), 15, "a line for the start")
+    assert len(starts.read_text().splitlines()) == 1
     assert (kept.folder / "server.json").stat().st_mode & 0o077 == 0  # it holds the key
     assert processes[0].parent() != psutil.Process()
     owner.send_signal(signal.SIGKILL)

@@ -22,6 +22,10 @@ async def slow(request: Request) -> str:
     return f"slowly {request.sampling.seed}"
 
 
+def counts(request: Request) -> int:
+    return len(request.messages)
+
+
 def wrong_format(request: Request) -> str:
     return "whatever"
 
