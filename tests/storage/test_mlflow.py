@@ -77,6 +77,9 @@ def test_an_iteration_is_one_run_with_a_child_a_stage(
     bridge.link(second or "", "5678", "http://127.0.0.1:4200/runs/flow-run/5678")
     linked = client.get_run(second).data.tags
     assert linked["nlac.prefect_flow_run_id"] == "5678" and "5678" in linked["mlflow.note.content"]
+    bridge.link(second or "", "9012", None)
+    relinked = client.get_run(second).data.tags
+    assert relinked["nlac.prefect_flow_run_id"] == "9012"
     bridge.finish_iteration("trial", 0, ok=True)
     assert client.get_run(parent.info.run_id).info.status == "FINISHED"
 
@@ -140,6 +143,7 @@ def test_a_failed_stage_keeps_its_reason_and_a_killed_one_does_not_stay_running(
 ) -> None:
     failed = bridge.start_stage("trial", 0, "critique")
     bridge.fail_stage(failed, "no futures")
+    bridge.fail_stage(None, "one that MLflow never knew")
     killed = bridge.start_stage("trial", 0, "critique")
     bridge.start_stage("trial", 0, "critique")
     assert failed and killed
@@ -161,6 +165,11 @@ def test_a_prompt_gets_a_version_only_when_its_text_changes(store: Store, client
     ):
         used(text, iteration)
     found = client.search_model_versions("name = 'nlac-evaluate' and tags.`mlflow.prompt.is_prompt` = 'true'")
+    committed = commit_rows(store, "critique", 4, {"critiques": []}, prompts={"evaluate": "another's"})
+    run_id = Bridge(store.root, lambda logged: {"evaluate": "not that text"}).finish_stage(
+        None, committed, CONFIG
+    )
+    assert run_id and "mlflow.linkedPrompts" not in client.get_run(run_id).data.tags
     texts = {int(v.version): v.tags["mlflow.prompt.text"] for v in found}
     assert texts == {1: "was it {{ good }}?", 2: "was it bad?"}
 
@@ -171,6 +180,7 @@ def test_adapters_are_model_versions_whose_source_is_the_committed_folder(
     adapters = {"critic": adapter(tmp_path, "critic"), "target": adapter(tmp_path, "target")}
     committed = commit_rows(store, "critic-sft", 0, {}, adapters=adapters)
     run_id = bridge.finish_stage(None, committed, CONFIG)
+    assert bridge.finish_stage(run_id, committed, CONFIG) == run_id  # registers nothing twice
     for kind in ("critic", "target"):
         [version] = client.search_model_versions(f"name = '{kind}'")
         assert version.source == str(committed.path / kind)
@@ -207,6 +217,7 @@ def test_the_policy_that_is_best_on_the_validation_tasks_is_the_champion(
     assert champion() == (better, better)
     trained_and_evaluated(3, 5, 8)
     trained_and_evaluated(4, None, 10)
+    bridge.finish_stage(None, commit_rows(store, "evaluation", 5, {}), CONFIG)  # it has measured nothing
     assert champion() == (better, better)
     [parent] = runs(client, kind="iteration", iteration="2")
     assert (parent.data.metrics["success_rate"], parent.data.metrics["validation_success_rate"]) == (0.3, 0.5)

@@ -109,6 +109,16 @@ def test_sigkill_at_any_instant_leaves_nothing_half_written(tmp_path: Path, dela
         assert not list((tmp_path / "trial" / ".staging").glob("*"))
 
 
+def test_a_sweep_removes_what_ended_processes_left_and_nothing_else(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    staging = tmp_path / "trial" / ".staging"
+    for pid in (gone.pid, os.getpid(), os.getppid()):
+        (staging / f"{pid}-abc").mkdir(parents=True)
+    Store(tmp_path).sweep("trial")
+    assert {path.name for path in staging.iterdir()} == {f"{os.getpid()}-abc", f"{os.getppid()}-abc"}
+
+
 @pytest.mark.slow
 def test_a_killed_writer_was_really_writing(tmp_path: Path) -> None:
     writer = subprocess.Popen(
