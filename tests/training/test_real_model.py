@@ -7,7 +7,7 @@ import pytest
 from schemas.config import LoraSection, ModelSection, TrainingSection
 from tests.support.tiny_rows import train_tiny
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.long]
 
 
 def test_a_few_steps_fit_the_rows_better(real_model: Path, tmp_path: Path) -> None:
