@@ -32,6 +32,7 @@ PICTURE = PROJECT_ROOT / "docs" / "images" / "language_model.png"
 STEPS = {9: 4000, 15: 8000}
 """Cells -> environment steps at which runs are compared."""
 SEEDS = (0, 1, 2)
+CAPTION = "rules play backup, evaluator and refiner"
 FIGURES = ("sampled_success", "optimal_states", "optimal_actions", "rank", "next_cell", "malformed")
 Variant = StrEnum("Variant", {name: name for name in VARIANTS})
 Runs = Mapping[tuple[str, int], Result]
@@ -106,17 +107,25 @@ def row(result: Result, steps: int) -> dict[str, float | str | None]:
     figures = {
         name: final(reached, name) if getattr(reached[-1], name) is not None else None for name in FIGURES
     }
-    machine = result.machine
     return {
         "steps": reached[-1].environment_steps,
         "iterations": len(reached),
         **{name: value if value is None else f"{value:.3f}" for name, value in figures.items()},
         "tokens": sum(m.tokens for m in reached),
         "minutes": f"{sum(m.seconds for m in reached) / 60:.0f}",
+    }
+
+
+def origin(result: Result) -> dict[str, float | str | None]:
+    """What a run was made with."""
+    told = result.machine
+    return {
         "configuration": result.configuration,
         "commit": result.commit,
-        "machine": f"{machine['threads']} of {machine['cores']} x {machine['processor']}, {result.date}",
-    }  # fmt: skip
+        "date": result.date,
+        "threads": f"{told['threads']} of {told['cores']}",
+        "processor": " ".join([told["processor"], *told["flags"]]),
+    }
 
 
 def of_length(results: Sequence[Result], cells: int) -> Runs:
@@ -133,7 +142,7 @@ def draw(runs: Runs, cells: int) -> None:
     plot(
         {f"{r.variant}-{r.seed}": r.figures for r in chosen},
         PICTURE,
-        f"SmolLM2-135M-Instruct on the line of {cells} cells",
+        f"SmolLM2-135M-Instruct, {cells} cells; {CAPTION}",
         {"uniform play": middle([walk_run.uniform_success(cells, seed) for seed in SEEDS])}
         | ({CEILING: middle(ceilings)} if ceilings else {}),
     )
@@ -151,10 +160,9 @@ def report(
         runs = of_length(found, cells)
         rows = {r.name: r for r in runs.values()} | {n: r for n, r in further.items() if r.cells == cells}
         if rows:
-            title = (
-                f"{cells} cells, up to {steps} environment steps; rules play backup, evaluator and refiner"
-            )
+            title = f"{cells} cells, up to {steps} environment steps; {CAPTION}"
             print_figures(title, {name: row(result, steps) for name, result in rows.items()})
+            print_figures("Made with", {name: origin(result) for name, result in rows.items()})
     nine = of_length(found, 9)
     if nine:
         draw(nine, 9)

@@ -1,13 +1,22 @@
 """The proof with a pretrained language model: its runs go on where they stopped, and its bars can be missed."""
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from benchmarks.learning.language_model import SEEDS, STEPS, at_bar, of_length, proof_checks, row
-from benchmarks.learning.result_files import Result, WalkFigures, configuration_digest, read_result
+from benchmarks.learning.language_model import SEEDS, STEPS, at_bar, of_length, proof_checks, report, row
+from benchmarks.learning.result_files import (
+    Result,
+    WalkFigures,
+    configuration_digest,
+    read_result,
+    read_results,
+    write_result,
+)
 from benchmarks.learning.walk_run import VARIANTS, configure, run
 from storage.store import Store
 from tasks.algorithms import algorithm_of
@@ -108,7 +117,9 @@ def test_variants_differ_from_the_shipped_configuration_in_what_they_are() -> No
 
 def _result(variant: str, seed: int, success: float, rank: float | None = None, steps: int = 4000) -> Result:
     figures = [WalkFigures(i, steps * (i + 1) // 4, success, success, rank, 0.0) for i in range(4)]
-    return Result(variant, 9, seed, "0", {"threads": 1, "cores": 2, "processor": "x"}, "c", "d", figures)
+    return Result(
+        variant, 9, seed, "0", {"threads": 1, "cores": 2, "processor": "x", "flags": []}, "c", "d", figures
+    )
 
 
 def _all(**changes: Result) -> dict[tuple[str, int], Result]:
@@ -155,3 +166,25 @@ def test_a_run_is_read_at_the_steps_compared_at() -> None:
     assert row(late, 4000)["steps"] == 4000 and row(late, 4000)["iterations"] == 5
     assert row(late, 4000)["sampled_success"] == "0.300", "of iterations 2, 3 and 4"
     assert at_bar({("nlac", 0): late}, "nlac", 0, "sampled_success", 7000) == pytest.approx(0.6)
+
+
+def test_the_report_is_made_of_committed_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.checks.OUT", tmp_path / "out")
+    monkeypatch.setattr("benchmarks.learning.language_model.PICTURE", tmp_path / "images" / "lm.png")
+    for result in _all().values():
+        write_result(tmp_path / "results", result)
+    assert read_results(tmp_path / "results") == sorted(_all().values(), key=lambda r: r.name)
+    write_result(tmp_path / "here", _result("nlac", 0, 0.4, 0.6))
+    monkeypatch.setattr("benchmarks.checks.CONSOLE", Console(width=400))
+    report(tmp_path / "results", here=tmp_path / "here")
+    said = capsys.readouterr().out
+    assert "nlac-9-0 (here)" in said and "0.400" in said and "rules play backup" in said
+    assert (tmp_path / "images" / "lm.png").stat().st_size > 5000
+    written = json.loads((tmp_path / "out" / "language_model.json").read_text())
+    assert {c["name"]: c["value"] for c in written["checks"]}["lm_success_median"] == 0.9
+    assert written["curves"]["rft-9-2"]["figures"][3]["sampled_success"] == 0.6
+    (tmp_path / "results" / "rft-9-1.json").unlink()
+    with pytest.raises(SystemExit, match="bars missed: lm_above_rft_median"):
+        report(tmp_path / "results")
