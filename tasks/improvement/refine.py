@@ -67,10 +67,8 @@ class Refiner:
         self.state: State = transition.state
         self.form = ctx.environment.action_format
         self.privileged = [critique.critique, *futures]
-        self.own_thoughts = [
-            critique.thought,
-            critique.action_reasoning or "",
-        ]  # the policy's own words are no leak
+        # The policy's own words are not a leak.
+        self.own_thoughts = [critique.thought, critique.action_reasoning or ""]
         self.made = Improved()
 
     async def run(self) -> Improved:
@@ -198,7 +196,8 @@ class Refiner:
         one behind it."""
         config = self.ctx.config
         hidden = label_reasoning(config.roles.policy, config.correction, hidden)
-        row = row.model_copy(update={"label_reasoning": hidden})
+        if row.status == "ok":
+            row = row.model_copy(update={"label_reasoning": hidden})
         gain = config.improvement.require_gain
         reason = final_reason(row, self.critique, critique, compared=compared, require_gain=gain)
         if reason in DISTILLED and correct_thought:

@@ -127,11 +127,9 @@ async def correct_target(
         discount_both=words.both if words else None,
         **result.columns,
     )
-    return (
-        row
-        if row.status != "ok"
-        else await score_label(ctx, row, backup, other_backup_inputs(target, transition))
-    )
+    if row.status != "ok":
+        return row
+    return await score_label(ctx, row, backup, other_backup_inputs(target, transition))
 
 
 async def score_label(

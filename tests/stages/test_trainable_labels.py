@@ -70,7 +70,16 @@ def cuts_actions(request: Request) -> str | Completion:
     return cut(text) if role_of(request) in ("policy", "refine") and odd(request) else text
 
 
-for player in (cuts_backups, fills_lines, cuts_forecasts, cuts_actions):
+def cuts_rewrites(request: Request) -> str | Completion:
+    """The player, whose corrector is cut off in every second rewrite, in its only line or behind it."""
+    if role_of(request) != "correct":
+        return number_game(request)
+    more = "\nand" if request.sampling.seed % 4 == 1 else ""
+    text = f"if a hint follows, it narrows the range{more}"
+    return cut(text) if odd(request) else text
+
+
+for player in (cuts_backups, fills_lines, cuts_forecasts, cuts_actions, cuts_rewrites):
     player.score = number_game.score  # type: ignore[attr-defined]
 
 
@@ -153,6 +162,16 @@ def test_cut_actions_and_refinements_are_not_distilled(store: Store, make_config
     )
     trained = table(store, "critic-sft", "training_rows").filter(role="policy")["source_id"]
     assert not set(trained) & set(played.filter(~whole)["transition_id"])
+
+
+def test_a_rewrite_that_was_cut_has_not_passed(store: Store, make_config: MakeConfig) -> None:
+    changes: dict[str, Any] = {"replay": {"transitions": 48}, "correction": {"attempts": 1}}
+    run(store, make_config(played_by(cuts_rewrites), **changes), *TO_LABELS)
+    rows = table(store, "cot-correction", "corrected_targets").filter(pl.col("attempts") > 0)
+    seeds, made = rows["generation"].struct.field("seed"), rows["generation"].struct.field("finish_reason")
+    lost = (made == "length") & (seeds % 4 == 3)
+    assert lost.any() and not lost.all()
+    assert (rows["verdict"] == "thought_dropped").equals(lost)
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ def test_planted_leaks_are_found_at_the_bars() -> None:
     cases = load_cases()
     assert len({case.id for case in cases}) == len(cases) >= 60
     assert sum(not case.leak for case in cases) >= 25
+    assert len([case for case in cases if case.part == "hidden"]) >= 16
     judged = [(case, called_leak(case, CorrectionSection())) for case in cases]
     assert [c.name for c in checks_of(judged) if not c.ok] == []
     assert count(judged).false_positives + count(judged).true_negatives == sum(
