@@ -203,7 +203,8 @@ class ChatTemplate:
             self._apply([_QUESTION], (), thinking, add_generation_prompt=True) for thinking in (True, False)
         ]
         source = "".join([*prompts, str(self.tokenizer.chat_template)])
-        mark = next((mark for mark in CLOSING if mark in source), next(iter(CLOSING)))
+        known = next((mark for mark in CLOSING if mark in source), next(iter(CLOSING)))
+        mark = opening_of(prompts[0]) or known
         return mark, "\n" if mark == "<think>" else ""
 
     def _said(self, answer: Message, tools: Sequence[Tool]) -> str:
