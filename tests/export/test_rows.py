@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from flows.cli.main import app
 from schemas.config import Config
 from storage.store import Store
+from tasks.chat.messages import Message
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
 from tasks.datasets.example import Example
 from tasks.export.rows import chat_row
@@ -128,3 +129,16 @@ def test_trl_trains_on_the_rows_as_they_are_and_on_the_same_tokens(
         assert read["labels"][: len(ours)] == [-100] * len(row.prompt_ids) + list(row.label_ids)
     trainer.train()
     assert trainer.state.global_step == 1
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwq"])
+def test_a_hidden_thought_is_in_the_completion_with_both_its_marks(family: str) -> None:
+    chat = ChatTokenizer(make_tokenizer(FAMILIES[family]))
+    asked = (Message(role="user", content="Where to?"),)
+    row = chat_row(chat, Example("row", "critic", asked, ("Future:", " left"), reasoning="a wall"))
+    (said,) = row["completion"]
+    assert said["content"] == "<think>\na wall\n</think>\n\nFuture: left"
+    assert row["chat_template_kwargs"]["enable_thinking"] is True
+    plain = chat_row(chat, Example("row", "critic", asked, ("Future:", " left")))
+    assert plain["completion"][0]["content"] == "Future: left"
+    assert plain["chat_template_kwargs"]["enable_thinking"] is False
