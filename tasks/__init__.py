@@ -1,4 +1,4 @@
 """What each stage computes: plain functions from configuration and input tables to output tables.
 
-One module a stage; `pipeline` decides, runs and commits them. Nothing here imports Prefect.
+One module for each stage; `pipeline` decides, runs and commits them. Nothing here imports Prefect.
 """

@@ -136,7 +136,7 @@ def import_log(
     format: Annotated[
         LogFormat | None,
         typer.Option(
-            help="openai-chat: a JSON array of records; jsonl: one record a line; parquet: one record a row; "
+            help="openai-chat: a JSON array of records; jsonl: one record per line; parquet: one record per row; "
             "default: by the file's name, else openai-chat"
         ),
     ] = None,

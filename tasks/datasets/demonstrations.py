@@ -1,4 +1,4 @@
-"""Demonstrations out of a Parquet file: a row an answer of one role, with what its prompt is rendered from.
+"""Demonstrations out of a Parquet file. A row is one answer of one role, with what its prompt is rendered from.
 
 The prompts are not in the file. They are rendered like any other, so a demonstration follows the templates and the
 chat format of the model that learns from it.

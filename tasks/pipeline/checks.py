@@ -27,7 +27,7 @@ def check_config(config: Config, root: Path) -> None:
         root: the data root; it need not exist, but must be creatable.
 
     Raises:
-        ConfigError: one line a problem, each naming the field and the remedy.
+        ConfigError: one line per problem, each naming the field and the remedy.
     """
     algorithm = algorithm_of(config)
     problems = [*_algorithm(config, algorithm), *_problems(config, algorithm, root)]
