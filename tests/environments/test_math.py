@@ -146,7 +146,7 @@ def test_a_files_content_determines_what_stages_give_and_a_wrong_gold_answer_is_
     path = tmp_path / "p.jsonl"
     config = Config.model_validate(
         {
-            "model": {"name": str(tmp_path)},
+            "model": {"name": str(tmp_path), "dtype": "float32"},
             "environment": {"name": "math", "options": {"problems": str(path), "eval_problems": str(path)}},
         }
     )

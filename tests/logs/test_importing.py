@@ -84,7 +84,7 @@ def test_tools_stand_after_the_system_prompt_and_are_kept_whole(tmp_path: Path) 
         (None, [{"function": {"name": "f", "arguments": "not JSON"}}], False),
         (None, [{"function": {"name": "f", "arguments": "[1]"}}], False),
         ("Action: now", [call("1", "f")], True),  # a thought that speaks of an action
-        ("so\nAction: now", [call("1", "f")], False),  # a thought that reads as an action
+        ("so\nAction: now", [call("1", "f")], True),  # the same, in lines that become one
     ],
 )
 def test_an_action_is_valid_if_it_parses(content: str | None, calls: list[Any] | None, valid: bool) -> None:
