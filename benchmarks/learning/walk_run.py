@@ -39,7 +39,7 @@ CEILING = "ceiling"
 CEILING_ROWS = 768
 RANKED_MAPS = 6  # of the held-out ones, spread over their patterns
 LONGER: dict[str, Any] = {
-    "environment": {"options": {"cells": 15, "moves": 3}}, "rollout": {"max_steps": 10}
+    "environment": {"options": {"cells": 15, "moves": 4}}, "rollout": {"max_steps": 10}
 }  # fmt: skip
 AT_ONCE = {"from_iteration": 0}  # no critic to train alone
 VARIANTS: dict[str, dict[str, Any]] = {
