@@ -32,7 +32,7 @@ def ceiling(
     check_config(chosen, store.root)
     optimal = ceiling_config(store, chosen, rows)
     made = asyncio.run(run_iteration(store, optimal, 0, report=_Lines().show))[-1].committed
-    row = made.scan("evaluations").collect().row(0, named=True)
+    row = made.scan("evaluations").filter(split="eval").collect().row(0, named=True)
     typer.echo(
         f"{made.manifest.run}: success {row['success_rate']:.3f} ({row['success_low']:.3f}-{row['success_high']:.3f}) "
         f"of {row['episodes']} held-out episodes; {row['baseline']} play {row['baseline_success_rate']:.3f}"
