@@ -70,7 +70,10 @@ class Lists(Corridor):
     [
         (
             Homonyms(),
-            ["two tasks of split train have the same task_id", "a task is in both splits train and eval: the same"],
+            [
+                "two tasks of split train have the same task_id",
+                "a task is in both splits train and eval: the same",
+            ],
         ),
         (Unsteady(), ["tasks('train') gives other tasks when it is called again"]),
         (Unheld(), ["there is no task of split eval"]),
