@@ -39,7 +39,7 @@ from schemas.config import Config
 from schemas.load import dump_config, load_config
 from storage.store import Store
 from tasks.engines.vllm.servers import serving
-from tasks.pipeline.iterations import begin_iteration, finish_iteration
+from tasks.pipeline.iterations import begin_iteration, finish_iteration, settle
 from tasks.pipeline.registry import STAGES, stages_of
 from tasks.pipeline.runner import run_stage
 
@@ -172,8 +172,8 @@ def measure(config: Config, folder: Path) -> dict[str, Any]:
 @app.command(hidden=True)
 def drive(data: Path, file: Path) -> None:
     """The iteration: each stage in a process, one after the other."""
-    store, config, spans = Store(data), load_config(file), {}
-    begin_iteration(store, config, 0)
+    store, spans = Store(data), {}
+    config = begin_iteration(store, load_config(file), 0)
     with serving(config.engines.values(), config.model, store.cache_dir):
         for name in stages_of(config, 0):
             began = time.time()
@@ -187,7 +187,8 @@ def drive(data: Path, file: Path) -> None:
 @app.command(hidden=True)
 def stage(data: Path, file: Path, name: str) -> None:
     """One stage."""
-    asyncio.run(run_stage(Store(data), load_config(file), name, 0))
+    store = Store(data)
+    asyncio.run(run_stage(store, settle(store, load_config(file), 0), name, 0))
 
 
 @app.command()

@@ -29,7 +29,7 @@ from storage.store import Store, scan_parts
 from tasks.datasets.guess_number import demonstrations
 from tasks.environments.base import ActionFormat
 from tasks.environments.guess_number import possible_share
-from tasks.pipeline.iterations import run_iteration, run_stages
+from tasks.pipeline.iterations import run_iteration, run_stages, settle
 from tasks.pipeline.registry import stages_of
 
 CONFIG = "configs/proofs/guess_number_smollm2.yaml"
@@ -133,8 +133,8 @@ def configured(file: Path, **changes: object) -> Config:
 async def experiment(data: Path, file: Path, minutes: float) -> None:
     """Warm start on a file of demonstrations, its evaluation, then iterations; the table after each."""
     store = Store(data)
-    config = configured(file)
-    react = configured(file, run=f"{config.run}-react", algorithm="react")
+    config = settle(store, configured(file), 0)
+    react = settle(store, configured(file, run=f"{config.run}-react", algorithm="react"), 0)
     await run_iteration(store, react, 0)
     evaluated = store.committed(react.run, "evaluation", 0)
     assert evaluated is not None

@@ -31,7 +31,7 @@ from tasks.environments.line_walk import LineWalk, measures
 from tasks.environments.line_walk.text import ACTIONS, mean_value, read_description
 from tasks.pipeline.ceiling import ceiling_config
 from tasks.pipeline.checks import check_config
-from tasks.pipeline.iterations import frozen_config, run_iteration
+from tasks.pipeline.iterations import frozen_config, run_iteration, settle
 from tasks.pipeline.registry import stages_of
 
 CONFIG = PROJECT_ROOT / "configs" / "proofs" / "line_walk.yaml"
@@ -161,7 +161,8 @@ async def run(
     Raises:
         SystemExit: the store holds the run with another configuration.
     """
-    store, config = Store(data), configure(variant, cells, seed, changes)
+    store = Store(data)
+    config = settle(store, configure(variant, cells, seed, changes), 0)
     check_config(config, store.root)
     if variant == CEILING:
         config, iterations = ceiling_config(store, config, CEILING_ROWS), 1
