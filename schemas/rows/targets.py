@@ -102,7 +102,8 @@ class CorrectedTarget(Row):
     leaks: list[str] = Field(description="leaking passages found before correction")
     attempts: int = Field(description="rewrites tried")
     backup_logprobs: list[float] | None = Field(
-        None, description="log p_B of the description's tokens under the backup prompt; NULL: the engine can't score"
+        None, description="log p_B of the description's tokens under the backup prompt; NULL: the engine can't score, "
+        "or nothing reads them (replay.alpha 0, loss sft)"
     )  # fmt: skip
     generation: Generation | None = Field(None, description="provenance of the last rewrite")
     backup_draw_logprobs: list[float] | None = Field(

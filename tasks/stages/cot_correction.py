@@ -2,9 +2,9 @@
 won't show.
 
 The description is copied, never regenerated: stating the outcome is its purpose. The stage also scores the corrected
-label under the backup prompt: log p_B of the description's tokens. The priorities need this score. Where J pairs (a',
-d') were drawn, the label is scored under each of the J prompts. For `backup.loss: token_kl` it keeps the top-k
-log-probabilities too.
+label under the backup prompt: log p_B of the description's tokens. The priorities need this score, so it is left out
+with uniform replay (`replay.alpha: 0`) unless the loss is token_kl. Where J pairs (a', d') were drawn, the label is
+scored under each of the J prompts. For `backup.loss: token_kl` it keeps the top-k log-probabilities too.
 """
 
 import asyncio
@@ -127,9 +127,14 @@ async def correct_target(
         discount_both=words.both if words else None,
         **result.columns,
     )
-    if row.status != "ok":
+    if row.status != "ok" or not _is_scored(ctx.config):
         return row
     return await score_label(ctx, row, backup, other_backup_inputs(target, transition))
+
+
+def _is_scored(config: Config) -> bool:
+    """Whether anything reads log p_B: priorities do, and so does token_kl."""
+    return config.replay.alpha > 0 or config.backup.loss == "token_kl"
 
 
 async def score_label(
@@ -210,6 +215,7 @@ STAGE = Stage(
         "correction",
         "backup.loss",
         "backup.top_k",
+        "replay.alpha",
         "roles.predict.structured",
         "roles.predict.line_chars",
         "roles.predict.thinking",

@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -22,26 +23,26 @@ from storage.store import Store
 from tasks.algorithms import algorithm_of
 from tasks.environments import make_environment
 
-SMALL = {
-    "environment": {"options": {"cells": 7, "held_out": 2}},
-    "rollout": {"episodes": 3, "first_episodes": 4, "uniform_until": 1},
-    "replay": {"transitions": 8},
-    "improvement": {"states": 3, "futures": 1, "from_iteration": 1},
-}
+
+def small(checkpoint: Path) -> dict[str, Any]:
+    """Changes that make a run of seconds with a tiny model."""
+    return {
+        "model": {
+            "name": str(checkpoint), "dtype": "float32", "context_length": 2000, "lora": {"r": 2, "alpha": 4}
+        },
+        "environment": {"options": {"cells": 7, "held_out": 2}},
+        "rollout": {"episodes": 3, "first_episodes": 4, "uniform_until": 1},
+        "replay": {"transitions": 8},
+        "improvement": {"states": 3, "futures": 1, "from_iteration": 1},
+    }  # fmt: skip
 
 
 @pytest.mark.slow
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path, tiny_checkpoint: Path) -> None:
-    model = {
-        "name": str(tiny_checkpoint),
-        "dtype": "float32",
-        "context_length": 2000,
-        "lora": {"r": 2, "alpha": 4},
-    }
     data, results = tmp_path / "data", tmp_path / "results"
 
     def go(iterations: int, **changes: object) -> Result:
-        given = {**SMALL, "model": model, **changes}
+        given = {**small(tiny_checkpoint), **changes}
         return asyncio.run(
             run("nlac", 0, 9, steps=10**6, data=data, results=results, changes=given, iterations=iterations)
         )
@@ -64,14 +65,8 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, tiny_checkpoint: Path) -
 
 @pytest.mark.slow
 def test_a_result_without_its_data_is_begun_anew(tmp_path: Path, tiny_checkpoint: Path) -> None:
-    model = {
-        "name": str(tiny_checkpoint),
-        "dtype": "float32",
-        "context_length": 2000,
-        "lora": {"r": 2, "alpha": 4},
-    }
     more = {"first_episodes": 24, "uniform_until": 1}  # some of them succeed
-    given = {**SMALL, "model": model, "improvement": {"from_iteration": 0}, "rollout": more}
+    given = {**small(tiny_checkpoint), "improvement": {"from_iteration": 0}, "rollout": more}
     played = [
         asyncio.run(
             run("rft", 1, 9, steps=1, data=tmp_path / name, results=tmp_path, changes=given, iterations=1)

@@ -96,7 +96,9 @@ def test_transitions_of_other_runs_join_the_pool_under_their_own_ids(
     of_other = samples.filter(pl.col("transition_id").str.starts_with("other/"))
     assert 0 < of_other.height < 60
     # the later stages of the critic find them
-    trained = run(store, config, "cot-correction", "critic-sft")
+    corrected = run(store, config, "cot-correction").scan("corrected_targets").collect()
+    assert corrected["backup_logprobs"].null_count() == 60, "nothing reads log p_B"
+    trained = run(store, config, "critic-sft")
     assert trained.manifest.tables["training_rows"].rows >= 60
     assert trained.manifest.tables["priorities"].rows == 0, "uniform replay needs none"
     assert "mean_priority" not in trained.manifest.metrics
