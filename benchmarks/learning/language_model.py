@@ -124,6 +124,7 @@ def origin(result: Result) -> dict[str, float | str | None]:
         "commit": result.commit,
         "date": result.date,
         "threads": f"{told['threads']} of {told['cores']}",
+        "weights": told["dtype"],
         "processor": " ".join([told["processor"], *told["flags"]]),
     }
 

@@ -45,7 +45,7 @@ class Result:
         cells: of the line.
         seed: of the run.
         configuration: its digest, without the seed, so that it is the same for each seed.
-        machine: processor, its cores and its flags, threads used.
+        machine: processor, its cores and its flags, threads used, type of the weights.
         commit: of the program that wrote the file.
         date: of the last iteration.
         figures: by iteration.
@@ -89,6 +89,7 @@ def measured_here(result: Result, figures: Sequence[WalkFigures]) -> Result:
     """A result with these figures, as of this machine, program and day."""
     flags, cores, name = processor()
     machine = {
+        **result.machine,
         "processor": name,
         "cores": cores,
         "flags": [flag for flag in FASTER if flag in flags],
@@ -106,8 +107,10 @@ def commit() -> str:
 
 
 def configuration_digest(config: Config) -> str:
-    """sha256 (12 hex) of all that determines a run but its name, its seed and how the trainer computes."""
+    """sha256 (12 hex) of all that determines a run but its name, its seed, how the trainer computes, and the type of
+    weights, which follows the machine."""
     content = config.model_dump(mode="json", exclude={"run", "seed", "trainer", "pools"})
     content["environment"]["options"].pop("seed", None)
     content["warm_start"].pop("file")
+    content["model"].pop("dtype")
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]

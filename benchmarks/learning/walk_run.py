@@ -166,7 +166,7 @@ async def run(
     check_config(config, store.root)
     if variant == CEILING:
         config, iterations = ceiling_config(store, config, CEILING_ROWS), 1
-    result = Result(variant, cells, seed, configuration_digest(config))
+    result = Result(variant, cells, seed, configuration_digest(config), {"dtype": config.model.dtype})
     figures = measured_before(store, config, result, results)
     ranks = variant == CEILING or algorithm_of(config).has_critic
     while not figures or (len(figures) != iterations and figures[-1].environment_steps < steps):

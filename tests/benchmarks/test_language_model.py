@@ -119,7 +119,14 @@ def test_variants_differ_from_the_shipped_configuration_in_what_they_are() -> No
 def _result(variant: str, seed: int, success: float, rank: float | None = None, steps: int = 4000) -> Result:
     figures = [WalkFigures(i, steps * (i + 1) // 4, success, success, rank, 0.0) for i in range(4)]
     return Result(
-        variant, 9, seed, "0", {"threads": 1, "cores": 2, "processor": "x", "flags": []}, "c", "d", figures
+        variant,
+        9,
+        seed,
+        "0",
+        {"threads": 1, "cores": 2, "processor": "x", "flags": [], "dtype": "float32"},
+        "c",
+        "d",
+        figures,
     )
 
 
