@@ -17,7 +17,7 @@ from rich.table import Table
 OUT = Path(__file__).parent / "out"
 BEGAN = time.monotonic()  # of the command, whose first imports these are
 CONSOLE = Console(width=160)  # also where the output goes to a file
-COMPARE = {">=": operator.ge, "<=": operator.le, "==": operator.eq}
+COMPARE = {">": operator.gt, ">=": operator.ge, "<=": operator.le, "==": operator.eq}
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Check:
     ok: bool
 
 
-def check(name: str, value: float, relation: Literal[">=", "<=", "=="], bar: float) -> Check:
+def check(name: str, value: float, relation: Literal[">", ">=", "<=", "=="], bar: float) -> Check:
     """Hold a figure to a bar; a figure that is not a number misses it."""
     return Check(name, round(float(value), 4), f"{relation} {bar:g}", bool(COMPARE[relation](value, bar)))
 

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,17 @@ class WalkFigures(Figures):
     Attributes:
         optimal_actions: probability that a sampled action is optimal, the mean over the held-out states.
         next_cell: share of futures that name what the action leads to.
+        judged_value, distilled_value, verdict_auroc: see `benchmarks.learning.improvement_signal`; None where the
+            iteration improved nothing.
         tokens: written and trained on in this iteration.
         seconds: of its stages, the measuring left out.
     """
 
     optimal_actions: float = 0.0
     next_cell: float | None = None
+    judged_value: float | None = None
+    distilled_value: float | None = None
+    verdict_auroc: float | None = None
     tokens: int = 0
     seconds: float = 0.0
 
@@ -49,6 +54,8 @@ class Result:
         commit: of the program that wrote the file.
         date: of the last iteration.
         figures: by iteration.
+        games: whether each evaluation game of the last evaluated iteration was won, in their order; the games of all
+            runs of a seed are the same.
     """
 
     variant: str
@@ -59,6 +66,7 @@ class Result:
     commit: str = ""
     date: str = ""
     figures: list[WalkFigures] = field(default_factory=list)
+    games: list[bool] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -85,8 +93,8 @@ def read_results(folder: Path) -> list[Result]:
     return [read_result(path) for path in sorted(folder.glob("*.json"))]
 
 
-def measured_here(result: Result, figures: Sequence[WalkFigures]) -> Result:
-    """A result with these figures, as of this machine, program and day."""
+def measured_here(result: Result, figures: Sequence[WalkFigures], games: Sequence[bool] = ()) -> Result:
+    """A result with these figures and games, as of this machine, program and day."""
     flags, cores, name = processor()
     machine = {
         **result.machine,
@@ -95,8 +103,14 @@ def measured_here(result: Result, figures: Sequence[WalkFigures]) -> Result:
         "flags": [flag for flag in FASTER if flag in flags],
         "threads": int(os.environ.get("OMP_NUM_THREADS", cores)),
     }
-    own = {name: getattr(result, name) for name in ("variant", "cells", "seed", "configuration")}
-    return Result(**own, machine=machine, commit=commit(), date=date.today().isoformat(), figures=[*figures])
+    return replace(
+        result,
+        machine=machine,
+        commit=commit(),
+        date=date.today().isoformat(),
+        figures=[*figures],
+        games=[*games],
+    )
 
 
 def commit() -> str:

@@ -1,19 +1,22 @@
 """One run of a pretrained language model on the line walk, measured after each iteration against exact Q*.
 
-A run can be killed and goes on: iterations are committed in the store, and the result's file is written after each.
-Figures are defined in `tasks.environments.line_walk.measures`; nothing here computes anything of the algorithm.
+Two experiments run so: `LEARNED_ROLES`, where rules play backup, evaluator and refiner, and `ALL_ROLES`, where the
+model plays every role. A run can be killed and goes on: iterations are committed in the store, and the result's file
+is written after each. Figures are defined in `tasks.environments.line_walk.measures`; nothing here computes anything
+of the algorithm.
 """
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.learning.environment_steps import collected_steps
+from benchmarks.learning.improvement_signal import improvement_signal
 from benchmarks.learning.measured_run import Asked, Map, foresee, measuring, policy_table, stacked
 from benchmarks.learning.result_files import (
     Result,
@@ -27,6 +30,7 @@ from schemas.config import Config
 from schemas.load import PROJECT_ROOT, load_config
 from storage.store import Store
 from tasks.algorithms import algorithm_of
+from tasks.datasets.line_walk import demonstrations
 from tasks.environments.line_walk import LineWalk, measures
 from tasks.environments.line_walk.text import ACTIONS, mean_value, read_description
 from tasks.pipeline.ceiling import ceiling_config
@@ -34,7 +38,7 @@ from tasks.pipeline.checks import check_config
 from tasks.pipeline.iterations import frozen_config, run_iteration, settle
 from tasks.pipeline.registry import stages_of
 
-CONFIG = PROJECT_ROOT / "configs" / "proofs" / "line_walk.yaml"
+PROOFS = PROJECT_ROOT / "configs" / "proofs"
 CEILING = "ceiling"
 CEILING_ROWS = 768
 RANKED_MAPS = 6  # of the held-out ones, spread over their patterns
@@ -42,15 +46,46 @@ LONGER: dict[str, Any] = {
     "environment": {"options": {"cells": 15, "moves": 4}}, "rollout": {"max_steps": 10}
 }  # fmt: skip
 AT_ONCE = {"from_iteration": 0}  # no critic to train alone
+ALONE = {**AT_ONCE, "futures": 1, "rounds": 1}  # nothing is foreseen
 VARIANTS: dict[str, dict[str, Any]] = {
     "nlac": {},
     "rft": {"algorithm": "rft", "improvement": AT_ONCE},
-    "refiner_alone": {"algorithm": "refiner_alone", "improvement": {**AT_ONCE, "futures": 1, "rounds": 1}},
+    "refiner_alone": {"algorithm": "refiner_alone", "improvement": ALONE},
     "no_bootstrap": {"backup": {"draws": 0}},
     "shuffled": {"backup": {"shuffle_labels": True}},
     CEILING: {},
 }
-"""Variant -> what differs from the shipped configuration."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Runs that are compared.
+
+    Attributes:
+        config: the shipped configuration.
+        variants: variant -> what differs from it.
+        demonstrated: demonstrations of each role that a run is warm-started on, from random play; 0: no warm start.
+    """
+
+    config: Path
+    variants: Mapping[str, Mapping[str, Any]]
+    demonstrated: int = 0
+
+
+WARM_START = "warm_start"
+ONE_ITERATION = (CEILING, WARM_START)
+LEARNED_ROLES = Experiment(PROOFS / "line_walk.yaml", VARIANTS)
+ALL_ROLES = Experiment(
+    PROOFS / "line_walk_all_roles.yaml",
+    {
+        WARM_START: {"algorithm": "react", "improvement": AT_ONCE, "evaluation": {"every": 1}},
+        "nlac": {},
+        "refiner_alone": {
+            "algorithm": "refiner_alone", "improvement": {**ALONE, "verdict": "written", "require_gain": False}
+        },
+    },
+    demonstrated=320,
+)  # fmt: skip
 
 
 def changed(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,18 +96,25 @@ def changed(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     }
 
 
-def configure(variant: str, cells: int, seed: int, changes: Mapping[str, Any] | None = None) -> Config:
+def configure(
+    variant: str,
+    cells: int,
+    seed: int,
+    changes: Mapping[str, Any] | None = None,
+    experiment: Experiment = LEARNED_ROLES,
+) -> Config:
     """The configuration of a run; each seed has lines of its own.
 
     Args:
-        variant: of VARIANTS.
+        variant: of the experiment.
         cells: 9 or 15.
         seed: of the run and of its lines.
         changes: further fields, for a grid.
+        experiment: that the run belongs to.
     """
     own = {"run": f"{variant}-{cells}-{seed}", "seed": seed, "environment": {"options": {"seed": seed}}}
-    content = load_config(CONFIG).model_dump()
-    for part in (LONGER if cells == 15 else {}, own, VARIANTS[variant], changes or {}):
+    content = load_config(experiment.config).model_dump()
+    for part in (LONGER if cells == 15 else {}, own, experiment.variants[variant], changes or {}):
         content = changed(content, part)
     return Config.model_validate(content)
 
@@ -99,6 +141,7 @@ async def measure(store: Store, config: Config, iteration: int, *, critic: bool)
     acted, exact = stacked(maps, tables), stacked(maps)
     done = [store.committed(config.run, stage, iteration) for stage in stages_of(config, iteration)]
     stages = [made.manifest for made in done if made is not None]
+    signal = improvement_signal(store, world, config.run, iteration)
     found = WalkFigures(
         iteration=iteration,
         environment_steps=collected_steps(store, config.run, iteration),
@@ -107,6 +150,7 @@ async def measure(store: Store, config: Config, iteration: int, *, critic: bool)
         optimal_actions=float((acted * measures.optimal_actions(exact)).sum(axis=1).mean()),
         tokens=sum(stage.tokens for stage in stages),
         seconds=sum(stage.seconds for stage in stages),
+        **(asdict(signal) if signal else {}),
     )
     if asked:
         measure_critic(found, asked, stacked(ranked), world)
@@ -145,43 +189,69 @@ async def run(
     results: Path,
     changes: Mapping[str, Any] | None = None,
     iterations: int | None = None,
+    experiment: Experiment = LEARNED_ROLES,
 ) -> Result:
     """Iterate and measure until so many environment steps are used; go on where a run stopped.
 
     Args:
-        variant: of VARIANTS.
+        variant: of the experiment.
         seed: of the run.
         cells: 9 or 15.
         steps: environment steps.
         data: data root.
         results: folder of the result's file.
         changes: further fields of the configuration.
-        iterations: most of them.
+        iterations: most of them; a warm start and a ceiling have one.
+        experiment: that the run belongs to.
 
     Raises:
         SystemExit: the store holds the run with another configuration.
     """
     store = Store(data)
-    config = settle(store, configure(variant, cells, seed, changes), 0)
+    config = configure(variant, cells, seed, changes, experiment)
+    if experiment.demonstrated:
+        config = await asyncio.to_thread(demonstrated, store, config, experiment.demonstrated)
+    config = settle(store, config, 0)
     check_config(config, store.root)
     if variant == CEILING:
-        config, iterations = ceiling_config(store, config, CEILING_ROWS), 1
+        config = ceiling_config(store, config, CEILING_ROWS)
+    if variant in ONE_ITERATION:
+        iterations = 1
     result = Result(variant, cells, seed, configuration_digest(config), {"dtype": config.model.dtype})
     figures = measured_before(store, config, result, results)
-    ranks = variant == CEILING or algorithm_of(config).has_critic
+    ranks = variant in ONE_ITERATION or algorithm_of(config).has_critic
     while not figures or (len(figures) != iterations and figures[-1].environment_steps < steps):
         iteration, began = len(figures), time.monotonic()
         await run_iteration(store, config, iteration)
         iterated = time.monotonic()
         figures.append(await measure(store, config, iteration, critic=ranks))
-        write_result(results, measured_here(result, figures))
+        write_result(results, measured_here(result, figures, games(store, config.run, iteration)))
         told = " ".join(f"{k} {v:.3f}" for k, v in asdict(figures[-1]).items() if isinstance(v, float))
         print(
             f"{result.name} {iteration}: {figures[-1].environment_steps} steps, {told} "
             f"({iterated - began:.0f} + {time.monotonic() - iterated:.0f} s)",
             flush=True,
         )
-    return measured_here(result, figures)
+    return measured_here(result, figures, games(store, config.run, len(figures) - 1))
+
+
+def demonstrated(store: Store, config: Config, rows: int) -> Config:
+    """The configuration with demonstrations from random play on the training lines of its seed; the file is written."""
+    file = store.cache_dir / f"demonstrations-{config.seed}.parquet"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        demonstrations(rows, config.seed, LineWalk(**config.environment.options)).write_parquet(file)
+    return config.model_copy(update={"warm_start": config.warm_start.model_copy(update={"file": str(file)})})
+
+
+def games(store: Store, run: str, iteration: int) -> list[bool]:
+    """Whether each eval game was won, in the newest evaluation up to an iteration; none if there is no evaluation."""
+    found = (store.committed(run, "evaluation", n) for n in range(iteration, -1, -1))
+    newest = next((made for made in found if made is not None), None)
+    if newest is None:
+        return []
+    played = newest.scan("episodes").filter(split="eval").select("episode_id", "success").collect()
+    return [won for _, won in sorted(played.rows(), key=lambda row: int(row[0].rpartition("/")[2]))]
 
 
 def measured_before(store: Store, config: Config, result: Result, results: Path) -> list[WalkFigures]:

@@ -152,9 +152,9 @@ class Teller:
         return rules(Request(messages, Sampling(seed=self.stream.getrandbits(31))))
 
 
-def demonstrations(rows: int, seed: int) -> pl.DataFrame:
-    """`rows` demonstrations of each role, from training tasks."""
-    walk = LineWalk()
+def demonstrations(rows: int, seed: int, walk: LineWalk | None = None) -> pl.DataFrame:
+    """`rows` demonstrations of each role, from training tasks of a walk; None: with its default options."""
+    walk = walk or LineWalk()
     made: dict[str, list[dict[str, Any]]] = {role: [] for role in NEEDS}
     for number in count():
         teller = Teller(walk, derive_seed(seed, "demonstrations", number))
