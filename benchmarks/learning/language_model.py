@@ -2,6 +2,7 @@
 
     python -m benchmarks.learning.language_model run nlac --seed 0      one run; started again, it goes on
     python -m benchmarks.learning.language_model report                 table, picture and checks of all results
+    python -m benchmarks.learning.language_model texts --seed 0         a state of a finished run, before and after
 
 `make learn-lm` does both. Rules play backup, evaluator and refiner: they read their prompt and never plan. A run's
 result is a file of docs/results/language_model. Bars and settings: docs/learning.md. The checks go to
@@ -9,6 +10,7 @@ benchmarks/out/language_model.json.
 """
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -26,8 +28,10 @@ from benchmarks.learning.measured_run import at_steps, final
 from benchmarks.learning.result_files import Result, read_results
 from benchmarks.learning.walk_run import CEILING, VARIANTS
 from schemas.load import PROJECT_ROOT
+from storage.store import Store
 
 RESULTS = PROJECT_ROOT / "docs" / "results" / "language_model"
+TEXTS = PROJECT_ROOT / "docs" / "results" / "language_model_texts.json"
 PICTURE = PROJECT_ROOT / "docs" / "images" / "language_model.png"
 STEPS = {9: 4000, 15: 8000}
 """Cells -> environment steps at which runs are compared."""
@@ -169,6 +173,21 @@ def report(
         draw(nine, 9)
     curves = {r.name: asdict(r) for r in found}
     finish("language_model", "Line of nine cells", proof_checks(nine, STEPS[9]), curves=curves)
+
+
+@app.command()
+def texts(
+    seed: Annotated[int, typer.Option(help="of a run of nlac whose data is here")] = 0,
+    data: Annotated[Path, typer.Option(help="data root of the run")] = OUT / "language_model",
+    file: Annotated[Path, typer.Option(help="JSON file to write")] = TEXTS,
+) -> None:
+    """What the base model and the last iteration say of one held-out state: the probability of each move, and a future
+    that the critic foresees of it."""
+    told = asyncio.run(walk_run.state_before_and_after(Store(data), seed))
+    file.write_text(json.dumps(told, indent=1) + "\n")
+    print(told["observation"])
+    print_figures(f"nlac-9-{seed}, before and after iteration {told['iteration']}", told["actions"])
+    print(f"written to {file}")
 
 
 if __name__ == "__main__":

@@ -61,10 +61,14 @@ F = TypeVar("F", bound=Figures)
 
 
 @asynccontextmanager
-async def measuring(store: Store, config: Config, iteration: int) -> AsyncIterator[StageContext]:
-    """What a stage has around it, to ask questions of the parameters that an iteration left."""
-    inputs = Inputs(adapters=_parameters(store, config, iteration))
-    ctx = stage_context(config, algorithm_of(config), "measure", inputs, store.cache_dir, iteration=iteration)
+async def measuring(store: Store, config: Config, iteration: int | None) -> AsyncIterator[StageContext]:
+    """What a stage has around it, to ask questions of the parameters that an iteration left; None: of the base
+    model."""
+    untrained: dict[str, Adapter | None] = dict.fromkeys(("policy", "critic", "refiner"))
+    inputs = Inputs(adapters=untrained if iteration is None else _parameters(store, config, iteration))
+    ctx = stage_context(
+        config, algorithm_of(config), "measure", inputs, store.cache_dir, iteration=iteration or 0
+    )
     try:
         yield ctx
     finally:

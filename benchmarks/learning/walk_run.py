@@ -271,5 +271,40 @@ def measured_before(store: Store, config: Config, result: Result, results: Path)
     before = read_result(path) if path.exists() else result
     if before.configuration != result.configuration:
         return []
-    finished = [n for n in store.iterations(config.run) if store.current(config.run, n).state == "finished"]
-    return before.figures[: len(finished)]
+    return before.figures[: len(finished(store, config.run))]
+
+
+def finished(store: Store, run: str) -> list[int]:
+    """The iterations that a run has ended."""
+    return [n for n in store.iterations(run) if store.current(run, n).state == "finished"]
+
+
+async def state_before_and_after(store: Store, seed: int, cells: int = 9) -> dict[str, Any]:
+    """The held-out state farthest from the goal (the first of equals), as the base model and NLAC's last iteration see
+    it.
+
+    Returns:
+        observation; iteration, the last; actions: move -> its exact value, its probability, and one future of it,
+        before and after.
+    """
+    config = configure("nlac", cells, seed)
+    last = finished(store, config.run)[-1]
+    frozen = frozen_config(store, config.run, last)
+    assert frozen is not None
+    world = LineWalk(**frozen.environment.options)
+    lines = world.lines("eval")
+    line, state = min(
+        ((line, s) for line in lines for s in line.starts),
+        key=lambda at: at[0].q_star(world.gamma)[at[1]].max(),
+    )
+    place = Map(line.name, {state: line.observation(state)}, line.q_star(world.gamma))
+    actions: dict[str, dict[str, Any]] = {
+        action: {"q": float(q)} for action, q in zip(ACTIONS, place.q_star[state], strict=True)
+    }
+    for when, iteration in (("before", None), ("after", last)):
+        async with measuring(store, frozen, iteration) as ctx:
+            [chances] = (await policy_table(ctx, place, ACTIONS))[[state]]
+            for one, chance in zip(await foresee(ctx, [place], ACTIONS), chances, strict=True):
+                future = one.futures[0].description
+                actions[one.action] |= {f"probability_{when}": float(chance), f"future_{when}": future}
+    return {"observation": line.observation(state), "iteration": last, "actions": actions}
