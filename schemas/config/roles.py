@@ -9,9 +9,8 @@ from schemas.config.base import NonNegative, Section
 
 
 class RoleSection(Section):
-    """How one role is played. `roles.all` gives fields to all six roles; a role's own fields override it. The defaults
-    that differ by role hold only for a role without any given field. Otherwise the defaults are temperature 1,
-    max_tokens 96, structured false and line_chars 80."""
+    """How one role is played. `roles.all` gives fields to all six roles; a role's own fields override it. A field that
+    neither gives keeps the role's default."""
 
     engine: str = Field("local", description="name of an engine under `engines`")
     temperature: NonNegative = Field(1.0, description="0 is greedy")
@@ -74,15 +73,19 @@ class RolesSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _expand_all(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or "all" not in given:
+    def _complete(cls, given: Any) -> Any:
+        """Each role's defaults, under the fields of `all`, under its own."""
+        if not isinstance(given, Mapping):
             return given
-        if not isinstance(given["all"], Mapping):
+        common = given.get("all", {})
+        if not isinstance(common, Mapping):
             raise ValueError("all: must hold fields of a role, for instance {engine: local}")
-        own: dict[str, Any] = {role: {} for role in cls.model_fields} | {
-            k: v for k, v in given.items() if k != "all"
-        }
-        return {k: {**given["all"], **v} if isinstance(v, Mapping) else v for k, v in own.items()}
+        roles = {name: section for name, section in given.items() if name != "all"}
+        for role, field in cls.model_fields.items():
+            own = roles.get(role, {})
+            if isinstance(own, Mapping):
+                roles[role] = {**field.default.model_dump(exclude_unset=True), **common, **own}
+        return roles
 
     @model_validator(mode="after")
     def _policy_alone_calls(self) -> "RolesSection":

@@ -13,7 +13,8 @@ from tasks.runtime.stage import StageFailed
 from tests.support.iterations import ROLES, Iterate
 from tests.support.thinking_rules import SECRET
 
-THINKING = {role: {"engine": "rules", "thinking": True} for role in ROLES}
+FREE = {"structured": False, "thinking": True}
+THINKING = {role: {"engine": "rules", **FREE} for role in ROLES}
 KEPT = {
     "rollout": {"transitions": ["reasoning"]},
     "bellman-targets": {
@@ -69,7 +70,7 @@ def test_hidden_thought_is_kept_with_every_answer_and_is_in_no_later_prompt(
 def test_a_thought_that_fills_the_cap_says_so_and_is_no_answer(
     store: Store, make_config: Callable[..., Config], iterate: Iterate
 ) -> None:
-    roles = {**THINKING, "predict": {"engine": "silent", "thinking": True}}
+    roles = {**THINKING, "predict": {"engine": "silent", **FREE}}
     silent = {"backend": "scripted", "rules": "tests.support.thinking_rules:never_ends"}
     config = make_config("tests.support.thinking_rules:thinks", roles=roles, engines={"silent": silent})
     # Terminal transitions need no d', so targets are left and the iteration goes on up to the critique.

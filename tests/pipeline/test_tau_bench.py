@@ -44,9 +44,8 @@ def serving(make_config: Callable[..., Config], long_prompt_model: Path) -> Call
                 "rules": {"backend": "scripted", "rules": "tests.support.service:service"},
                 "user": {"backend": "scripted", "rules": "tests.support.service:customer"},
             },
-            roles={
-                role: {"engine": "rules"} for role in ("policy", "refine")
-            },  # free to write what is no action
+            # free to write what is no action
+            roles={role: {"engine": "rules", "structured": False} for role in ("policy", "refine")},
             environment={"name": "tau_bench", **environment},
             rollout={"episodes": 6, "max_steps": 5},
             replay={"transitions": 8},

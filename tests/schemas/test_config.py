@@ -1,11 +1,13 @@
 """Configurations: every problem is one line that names the field and the remedy, before anything is made."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 from schemas.config import Config, ReplaySection, RolesSection
+from schemas.config.base import Section
 from schemas.load import PROJECT_ROOT, ConfigError, data_root, dump_config, load_config
 from tasks.algorithms.nlac import NLAC
 from tasks.algorithms.self_distillation import SELF_DISTILLATION
@@ -57,15 +59,40 @@ def test_a_bad_field_is_named_with_its_remedy(tmp_path: Path, text: str, said: s
 
 
 def test_fields_of_all_roles_are_given_once_and_a_role_s_own_come_over_them(tmp_path: Path) -> None:
-    text = "roles: {all: {top_p: 0.9, max_tokens: 7}, predict: {max_tokens: 8, structured: true}}"
-    config = load_config(write(tmp_path, text))
+    text = "roles: {all: {top_p: 0.9, max_tokens: 7}, predict: {max_tokens: 8}, correct: {structured: true}}"
+    config, shipped = load_config(write(tmp_path, text)), Config().roles
     assert {role: (section.top_p, section.max_tokens) for role, section in config.roles} == {
         role: (0.9, 8 if role == "predict" else 7) for role in RolesSection.model_fields
     }
-    assert config.roles.predict.structured and not config.roles.policy.structured
+    for role, section in config.roles:
+        assert section.temperature == getattr(shipped, role).temperature
+        assert section.structured
     assert "all" not in yaml.safe_load(dump_config(config))["roles"]
-    unnamed = load_config(write(tmp_path, "roles: {predict: {max_tokens: 8}}")).roles.policy
-    assert unnamed == Config().roles.policy
+
+
+def fields(section: Section, *path: str) -> Iterator[tuple[str, ...]]:
+    """Where each field of a section stands, and of the sections below it."""
+    for name, value in section:
+        keyed = value if isinstance(value, dict) else {}
+        parts = (
+            {(name,): value} if isinstance(value, Section) else {(name, key): v for key, v in keyed.items()}
+        )
+        for step, part in parts.items():
+            yield from fields(part, *path, *step)
+        if not parts:
+            yield *path, name
+
+
+@pytest.mark.parametrize("path", fields(Config()), ids=".".join)
+def test_a_section_given_in_part_keeps_its_other_defaults(path: tuple[str, ...]) -> None:
+    *above, name = path
+    value = Config().model_dump()
+    for key in path:
+        value = value[key]
+    given: dict[str, object] = {name: value}
+    for key in reversed(above):
+        given = {key: given}
+    assert Config.model_validate(given) == Config()
 
 
 @pytest.mark.parametrize("file", sorted((PROJECT_ROOT / "configs").rglob("*.yaml")), ids=lambda p: p.name)

@@ -269,7 +269,7 @@ def scored_by_the_model(make_config: MakeConfig, byte_checkpoint: Path) -> Calla
             },
             roles={  # room for random lines to end by themselves
                 "bootstrap": {"engine": "local", "structured": True, "max_tokens": 1200, "line_chars": 400},
-                "predict": {"engine": "rules", "max_tokens": 1200},
+                "predict": {"engine": "rules", "structured": False, "max_tokens": 1200},
             },
             replay={"transitions": 4},
             rollout={"episodes": 2, "max_steps": 3},
