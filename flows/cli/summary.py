@@ -17,7 +17,8 @@ from tasks.pipeline.registry import stages_of
 from tasks.pipeline.runner import StageResult
 
 FIRST_QUERY = (
-    "select iteration, avg(success::int) as success from episodes where split='eval' group by 1 order by 1"
+    "select run, iteration, avg(success::int) as success from episodes "
+    "where split='eval' group by all order by all"
 )
 
 

@@ -1,13 +1,16 @@
-"""The README's query is true: run as it stands over a real iteration."""
+"""The README's queries are true: run as they stand."""
 
 import re
 from collections.abc import Callable
 
+from flows.cli.summary import FIRST_QUERY
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT
 from storage.sql.views import connect
 from storage.store import Store
+from tests.support.committed import commit_rows
 from tests.support.iterations import Iterate
+from tests.support.rows import episode
 
 
 def test_the_lineage_query_joins_a_distilled_action_back_to_its_transition(
@@ -44,6 +47,15 @@ def test_the_query_of_the_proof_shows_improved_actions(
     for observation, judged, futures, critique, refined in found:
         assert observation and critique and len(futures) == 2
         assert judged != refined, "only changed actions are asked for"
+
+
+def test_the_first_query_gives_a_rate_to_each_run_and_iteration(store: Store) -> None:
+    for run, success in (("a", True), ("b", False)):
+        played = [episode(run=run, split="eval", success=success)]
+        commit_rows(store, "evaluation", 0, {"episodes": played}, run=run)
+    with connect(store) as database:
+        assert database.execute(FIRST_QUERY).fetchall() == [("a", 0, 1.0), ("b", 0, 0.0)]
+    assert f'sql "{FIRST_QUERY}"' in (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_no_placeholder_is_left() -> None:
