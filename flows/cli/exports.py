@@ -1,12 +1,13 @@
 """The commands that write what was trained, or what to train on, and `nlac play`."""
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.cli.options import FAILED, USAGE, Data, PolicyOf, Run, fail, load, open_store
+from flows.cli.options import FAILED, USAGE, Data, PolicyOf, Run, fail, known_run, load, open_store
 
 app = typer.Typer(no_args_is_help=True, help="Write what was trained, or trained on, for use outside.")
 RowsFile = Annotated[Path, typer.Argument(metavar="FILE", help="a new file, .jsonl or .parquet")]
@@ -84,17 +85,24 @@ def play(
     run: Run = None,
     data: Data = None,
 ) -> None:
-    """Play one episode with the policy and print it turn by turn."""
+    """Play one episode with the policy and print each turn as it is made."""
     import asyncio
 
-    from tasks.export.play import describe
     from tasks.export.play import play as play_once
     from tasks.export.policy import find_policy
+    from tasks.pipeline.iterations import config_path
 
     store = open_store(data)
-    policy = find_policy(store, load(None, run).run, iteration)
-    for line in describe(asyncio.run(play_once(policy, task, seed, cache_dir=store.cache_dir))):
-        typer.echo(line)
+    name = known_run(store, load(None, run).run)
+    if not any(config_path(store, name, number).exists() for number in store.iterations(name)):
+        fail(f"run '{name}' holds imported episodes alone, so it has no policy yet; train one first", USAGE)
+    policy = find_policy(store, name, iteration)
+    asyncio.run(play_once(policy, task, seed, cache_dir=store.cache_dir, show=_echo))
+
+
+def _echo(text: str) -> None:
+    typer.echo(text)
+    sys.stdout.flush()
 
 
 def demonstrate(

@@ -1,5 +1,6 @@
 """What commands share: options, finding a store and a configuration, and how a command fails."""
 
+import errno
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 USAGE, FAILED = 2, 1
 """Exit codes: the command can't be carried out as given; it failed."""
+_PLACES = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST, errno.ENOENT}
 
 Data = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="data root; else NLAC_DATA, else data/")
@@ -28,7 +30,8 @@ PolicyOf = Annotated[
 class Commands(TyperGroup):
     """Commands that end with one message and an exit code where the program's own exceptions are raised.
 
-    Such an exception says what was wrong and what to do. Any other one is a bug and keeps its traceback.
+    Such an exception says what was wrong and what to do. A place that can't be written to is no bug either. Any other
+    exception is one, and keeps its traceback.
     """
 
     def invoke(self, ctx: Any) -> Any:
@@ -37,6 +40,13 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except ConfigError as error:
             fail(str(error), USAGE)
+        except OSError as error:
+            if error.errno not in _PLACES or error.filename is None:
+                raise
+            fail(
+                f"{error.filename}: {error.strerror}; choose another data root with --data or NLAC_DATA",
+                FAILED,
+            )
         except Exception as error:
             if type(error).__module__.partition(".")[0] not in ("flows", "storage", "tasks", "prompts"):
                 raise
@@ -53,6 +63,20 @@ def open_store(data: Path | None) -> "Store":
 def load(file: Path | None, run: str | None = None) -> "Config":
     """A configuration, for another run where one is named; raises ConfigError."""
     return load_config(file, {"run": run} if run is not None else {})
+
+
+def known_run(store: "Store", run: str) -> str:
+    """The name of a run that is there; otherwise the command ends, and the message lists the runs."""
+    from difflib import get_close_matches
+
+    runs = store.runs()
+    if run not in runs:
+        near = get_close_matches(run, runs, n=1)
+        meant = (
+            f", did you mean '{near[0]}'?" if near else "; begin one with `nlac iterate`" if not runs else ""
+        )
+        fail(f"no run '{run}' under {store.root}{meant} (there are: {', '.join(runs) or 'none'})", USAGE)
+    return run
 
 
 def fail(message: str, code: int) -> NoReturn:

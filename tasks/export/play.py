@@ -1,14 +1,15 @@
-"""Plays one episode for people to read, as in rollout and evaluation. Nothing is stored."""
+"""Plays one episode for people to read as it goes, as in rollout and evaluation. Nothing is stored."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from schemas.rows import Episode, Transition
 from tasks.algorithms import algorithm_of
 from tasks.environments import make_environment
 from tasks.environments.base import Task, Unplayable
 from tasks.environments.splits import own_validation_tasks
 from tasks.export.policy import Policy
-from tasks.roles.episode import EpisodeResult, play_episode
+from tasks.roles.episode import play_episode
 from tasks.runtime.context import stage_context
 from tasks.runtime.stage import Inputs, StageFailed
 
@@ -40,8 +41,13 @@ def choose_task(policy: Policy, task_id: str | None, seed: int | None) -> Task:
 
 
 async def play(
-    policy: Policy, task_id: str | None = None, seed: int | None = None, *, cache_dir: Path
-) -> EpisodeResult:
+    policy: Policy,
+    task_id: str | None = None,
+    seed: int | None = None,
+    *,
+    cache_dir: Path,
+    show: Callable[[str], object],
+) -> Episode:
     """Play one episode.
 
     Args:
@@ -49,6 +55,7 @@ async def play(
         task_id: see `choose_task`.
         seed: root of the policy's random stream, and choice of the task; None takes the configuration's.
         cache_dir: for the engines' own caches.
+        show: told what happens, as it happens, in paragraphs.
 
     Raises:
         StageFailed: there is no such task.
@@ -62,26 +69,32 @@ async def play(
     )
     try:
         episode_id = f"{config.run}/play/{task.task_id}"
-        return await play_episode(ctx, task, episode_id, key=episode_id)
+        version = ctx.roles.model_version("policy", "policy")
+        show(f"{ctx.environment.name}, task {task.task_id}, played by {version}")
+        result = await play_episode(
+            ctx, task, episode_id, key=episode_id, show=lambda row: show(describe_step(row))
+        )
+        show(describe_end(result.episode, result.transitions))
+        return result.episode
     finally:
         await ctx.roles.close()
 
 
-def describe(result: EpisodeResult) -> Iterator[str]:
-    """The episode as lines of text: every turn, then the result."""
-    episode = result.episode
-    yield f"{episode.environment}, task {episode.task_id}, played by {episode.policy_version}"
-    for row in result.transitions:
-        yield f"\n--- step {row.step}: the policy sees\n{row.observation}"
-        yield f"--- it writes\n{row.raw_action}"
-        taken = row.action if row.action_valid else f"{row.action!r}, which the environment does not accept"
-        yield f"--- action: {taken}"
-    if result.transitions:
-        yield f"\n--- at the end it sees\n{result.transitions[-1].next_observation}"
-    if episode.error:
-        yield f"\nbroken off: {episode.error}"
+def describe_step(row: Transition) -> str:
+    """One step as text."""
+    taken = row.action if row.action_valid else f"{row.action!r}, which the environment does not accept"
+    return (
+        f"\n--- step {row.step}: the policy sees\n{row.observation}\n--- it writes\n{row.raw_action}\n"
+        f"--- action: {taken}"
+    )
+
+
+def describe_end(episode: Episode, steps: Sequence[Transition]) -> str:
+    """How an episode ended, as text."""
+    seen = f"\n--- at the end it sees\n{steps[-1].next_observation}\n" if steps else ""
+    broken = f"\nbroken off: {episode.error}\n" if episode.error else ""
     ending = "success" if episode.success else "failure" if episode.done else "cut off by rollout.max_steps"
-    yield (
-        f"\n{ending} after {episode.steps} steps; reward {episode.reward:g}, the game's own "
+    return (
+        f"{seen}{broken}\n{ending} after {episode.steps} steps; reward {episode.reward:g}, the game's own "
         f"{episode.game_reward:g}, {episode.invalid_actions} invalid actions"
     )

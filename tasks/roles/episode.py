@@ -1,6 +1,6 @@
 """An episode: the policy plays one task in an environment of its own. Rollout, evaluation and `nlac play` share it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from schemas.rows import Episode, Split, Transition
@@ -26,6 +26,7 @@ async def play_episode(
     key: str,
     split: Split | None = None,
     uniform: float = 0.0,
+    show: Callable[[Transition], object] | None = None,
 ) -> EpisodeResult:
     """Play one episode with the policy, or with random legal actions in a share of steps (`uniform`).
 
@@ -41,6 +42,7 @@ async def play_episode(
             compared pairwise.
         split: of the rows; by default the task's, which is train for a lent validation task.
         uniform: share of steps.
+        show: told of each step as soon as it is made.
     """
     environment = ctx.new_environment(key)
     config, reward_is_success = ctx.config, ctx.config.environment.reward == "success"
@@ -99,6 +101,8 @@ async def play_episode(
                 outputs_reward=outcome.info.get("outputs_reward"),
             )
         )
+        if show is not None:
+            show(rows[-1])
         if outcome.done or truncated:
             break
         state = state.after(answer.text, outcome.observation)

@@ -1,5 +1,6 @@
 """What `nlac` refuses before it starts or creates anything; needs no server."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from typer.testing import CliRunner
 from flows.cli.main import app
 from flows.cli.options import Commands
 from schemas.load import PROJECT_ROOT
-from storage.store import RunLocked
+from storage.store import RunLocked, Store
+from tests.support.committed import commit_rows
+from tests.support.rows import episode
 
 
 @pytest.mark.parametrize("command", ["iterate", "up"])
@@ -34,6 +37,36 @@ def test_a_bad_configuration_exits_with_2_and_creates_nothing(
     assert named in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not data.exists()
+
+
+def test_play_refuses_a_run_that_is_not_there_or_has_no_policy(tmp_path: Path) -> None:
+    store = Store(tmp_path / "data")
+    data = ("--data", str(store.root))
+    empty = CliRunner().invoke(app, ["play", *data])
+    assert empty.exit_code == 2 and "no run 'default'" in empty.stderr and "nlac iterate" in empty.stderr
+    commit_rows(store, "rollout", 0, {"episodes": [episode(run="logged")]}, run="logged")
+    unknown = CliRunner().invoke(app, ["play", "--run", "loged", *data])
+    assert (
+        unknown.exit_code == 2
+        and "no run 'loged'" in unknown.stderr
+        and "did you mean 'logged'?" in unknown.stderr
+    )
+    imported = CliRunner().invoke(app, ["play", "--run", "logged", *data])
+    assert imported.exit_code == 2 and "imported episodes alone" in imported.stderr
+
+
+def test_threads_that_wait_do_not_spin() -> None:
+    code = (
+        "import os, sys, flows.cli.main as cli\n"
+        "cli.app = lambda: sys.exit(f\"{os.environ['OMP_WAIT_POLICY']} {'torch' in sys.modules}\")\n"
+        "cli.main()"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment | {"PYTHONPATH": str(PROJECT_ROOT)}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr == "PASSIVE False\n"
 
 
 @pytest.mark.slow
