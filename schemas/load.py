@@ -1,12 +1,12 @@
 """Reads and writes configurations, and finds the data root."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 if TYPE_CHECKING:
     from schemas.config import Config
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds the packages and configs/: the checkout, or site-packages of an installed wheel."""
 DEFAULT_CONFIG = PROJECT_ROOT / "configs" / "default.yaml"
+STARTED_IN = "NLAC_STARTED_IN"
+"""Holds, in every process of a stack, the folder in which the person stood who started it. Workers run elsewhere."""
 
 
 class ConfigError(Exception):
@@ -31,9 +33,11 @@ def data_root(explicit: str | Path | None = None) -> Path:
 
 
 def find_file(named: str | Path) -> Path:
-    """The file that a user names. A relative path is looked up from the working directory, then the project's root."""
+    """The file that a user names. A relative path is looked up from the folder in which the stack was started, then
+    the working directory, then the project's root."""
     file = Path(named).expanduser()
-    return file if file.is_absolute() or file.exists() else PROJECT_ROOT / file
+    places = [Path(os.environ[STARTED_IN])] if STARTED_IN in os.environ else []
+    return next((place / file for place in (*places, Path()) if (place / file).exists()), PROJECT_ROOT / file)
 
 
 def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> "Config":
@@ -51,7 +55,9 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | N
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such configuration file; the shipped ones are in configs/") from None
+        raise ConfigError(
+            f"{path}: no such configuration file; give an absolute path, or one of the shipped ones in configs/"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: can't be read ({error})") from None
     except yaml.YAMLError as error:
@@ -76,12 +82,40 @@ def parse_config(content: Mapping[str, Any], source: str) -> "Config":
 def _explain(source: str, loc: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:
     field = ".".join(str(part) for part in loc)
     if kind == "extra_forbidden":
-        return f"{source}: {field}: unknown field; remove it or see docs/configuration.md for the known ones"
+        return f"{source}: {field}: unknown field{_meant(loc)}; remove it or see docs/configuration.md"
     said = message.removeprefix("Value error, ")
     if not field:
         return f"{source}: {said}"
     shown = f" (it is {value!r})" if isinstance(value, str | int | float | bool | None) else ""
     return f"{source}: {field}: {said}{shown}; see docs/configuration.md"
+
+
+def _meant(loc: tuple[int | str, ...]) -> str:
+    """The known field that an unknown one is nearest to, of the same section where one is near."""
+    from difflib import get_close_matches
+
+    from schemas.config import Config
+
+    *above, name = map(str, loc)
+    known = list(_fields(Config, loc))
+    here = [path[-1] for path in known if list(path[:-1]) == above]
+    near = [".".join((*above, field)) for field in get_close_matches(name, here, n=1)]
+    near = near or get_close_matches(".".join((*above, name)), map(".".join, known), n=1)
+    return f", did you mean {near[0]}?" if near else ""
+
+
+def _fields(section: type[BaseModel], loc: tuple[int | str, ...], *path: str) -> Iterator[tuple[str, ...]]:
+    """Where each field of a section stands, and of the sections below it; of a mapping's keys only that of `loc`."""
+    for name, field in section.model_fields.items():
+        here = (*path, name)
+        yield here
+        if get_origin(field.annotation) is dict:
+            if loc[: len(here)] != here or len(loc) <= len(here):
+                continue
+            here = (*here, str(loc[len(here)]))
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from _fields(kind, loc, *here)
 
 
 def dump_config(config: "Config") -> str:

@@ -5,6 +5,7 @@ and running again all resume at the stage that failed, even when Prefect's datab
 """
 
 import asyncio
+from textwrap import shorten
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.deployments.flow_runs import arun_deployment
 from prefect.runtime import flow_run
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 from pydantic import Field
 
 from flows.deployments.hooks import children_of, end_children
@@ -33,6 +34,23 @@ from tasks.pipeline.registry import STAGES, stages_of
 from tasks.runtime.stage import StageFailed
 
 POLL_SECONDS = 0.5
+NAME_CHARS = 160  # of a reason in a state's name
+
+
+class ChildFailed(StageFailed):
+    """A child flow run did not complete."""
+
+    def __init__(self, message: str, deployment: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.deployment, self.reason = deployment, reason
+
+    @property
+    def state(self) -> State:
+        """The end of the parent. Its name says which child failed and why, because `prefect deployment run --watch`
+        shows the name alone."""
+        why = self.reason.removeprefix("Flow run encountered an exception: ")
+        why = shorten(why, NAME_CHARS, placeholder=" ...")
+        return Failed(name=f"Failed at {self.deployment}: {why}", message=str(self))
 
 
 async def dispatch(deployment: str, parameters: dict[str, Any]) -> FlowRun:
@@ -43,7 +61,7 @@ async def dispatch(deployment: str, parameters: dict[str, Any]) -> FlowRun:
         parameters: its parameters, with `run` and `iteration`.
 
     Raises:
-        StageFailed: it did not complete; the message names it and the commands that retry it.
+        ChildFailed: it did not complete; the message names it and the commands that retry it.
     """
     run, number = parameters["run"], parameters["iteration"]
     name = f"{deployment}-{run}-{number}"
@@ -55,12 +73,14 @@ async def dispatch(deployment: str, parameters: dict[str, Any]) -> FlowRun:
         idempotency_key=f"{flow_run.id}-{flow_run.run_count}-{name}",
     )
     if child.state is None or not child.state.is_completed():
-        state = child.state.name if child.state else "unknown"
+        state = child.state.type.value.title() if child.state else "unknown"
         reason = (child.state.message if child.state else None) or "no reason given"
-        raise StageFailed(
+        raise ChildFailed(
             f"{name}: {deployment} ended {state} in flow run '{child.name}' ({child.id}): {reason}\n"
             f"To go on from there: prefect flow-run retry {flow_run.id}\n"
-            f"To run it alone: prefect deployment run nlac/{deployment} -p iteration={number} -p run={run}"
+            f"To run it alone: prefect deployment run nlac/{deployment} -p iteration={number} -p run={run}",
+            deployment,
+            reason,
         )
     return child
 
@@ -114,14 +134,15 @@ async def iteration(
     force: bool = False,
     seed: Seed = None,
     algorithm: AlgorithmName = None,
-) -> None:
+) -> State | None:
     """One iteration: rollout, Bellman targets, their correction, critic SFT, critique, refinement, policy
     distillation, evaluation. A baseline has other stages. What is committed is reused.
 
     Args:
         run: Name of the run, a folder under the data root. Empty: the configuration's `run`.
-        config: Path of a configuration file, absolute or from the project's root. Empty: the one that the
-            iteration was begun with; for a new one, configs/default.yaml, or what a run of another name last used.
+        config: Path of a configuration file: absolute, from where the stack was started, or from the project's
+            root. Empty: the one that the iteration was begun with; for a new one, configs/default.yaml, or what a run
+            of another name last used.
         iteration: Number of the iteration. Empty: the unfinished one, else the next.
         force: Compute again what is committed. It commits new attempts and overwrites nothing.
         seed: Root of every random stream. Empty: the configuration's `seed`.
@@ -141,8 +162,11 @@ async def iteration(
                 for stage in stages_of(resolved, number):
                     await STEPS[stage](store, resolved, stage, number, stage in forced, tracking)
             finish_iteration(store, resolved.run, number)
+        except ChildFailed as failed:
+            return failed.state
         finally:
             await tracking.close(finished=store.current(resolved.run, number).state == "finished")
+    return None
 
 
 @flow(name="nlac", persist_result=False, on_cancellation=[end_children], on_crashed=[end_children])
@@ -161,8 +185,8 @@ async def training(
     Args:
         iterations: How many, counted from `iteration`: 10 means iterations 0 to 9.
         run: Name of the run, a folder under the data root. Empty: the configuration's `run`.
-        config: Path of a configuration file, absolute or from the project's root. Empty:
-            configs/default.yaml, or what a run of another name last used.
+        config: Path of a configuration file: absolute, from where the stack was started, or from the project's
+            root. Empty: configs/default.yaml, or what a run of another name last used.
         iteration: Number of the first one. Empty: 0.
         force: Compute again what is committed. It commits new attempts and overwrites nothing.
         seed: Root of every random stream. Empty: the configuration's `seed`.
@@ -174,16 +198,19 @@ async def training(
     first = 0 if iteration is None else first
     common = {"run": resolved.run, "config": config, "seed": seed, "algorithm": algorithm}
     done = await done_before()
-    for number in range(first, first + iterations):
-        repeats = force and f"iteration-{resolved.run}-{number}" not in done
-        if store.current(resolved.run, number).state == "finished" and not repeats:
-            continue
-        if reason := await asyncio.to_thread(stop_reason, store, resolved, number):
-            get_run_logger().info(reason)
-            return Completed(message=reason)
-        await dispatch("iteration", {**common, "iteration": number, "force": force})
-    last = first + iterations - 1
-    if "evaluation" not in stages_of(resolved, last):
-        # No `config`: under the one that the iteration was begun with.
-        await dispatch("evaluation", {"run": resolved.run, "iteration": last})
+    try:
+        for number in range(first, first + iterations):
+            repeats = force and f"iteration-{resolved.run}-{number}" not in done
+            if store.current(resolved.run, number).state == "finished" and not repeats:
+                continue
+            if reason := await asyncio.to_thread(stop_reason, store, resolved, number):
+                get_run_logger().info(reason)
+                return Completed(message=reason)
+            await dispatch("iteration", {**common, "iteration": number, "force": force})
+        last = first + iterations - 1
+        if "evaluation" not in stages_of(resolved, last):
+            # No `config`: under the one that the iteration was begun with.
+            await dispatch("evaluation", {"run": resolved.run, "iteration": last})
+    except ChildFailed as failed:
+        return failed.state
     return None

@@ -100,9 +100,9 @@ def stage_flow(stage: str) -> "Flow[..., State]":
 
         Args:
             run: Name of the run, a folder under the data root. Empty: the configuration's `run`.
-            config: Path of a configuration file, absolute or from the project's root. Empty: the one that the
-                iteration was begun with; for a new one, configs/default.yaml, or what a run of another name
-                last used.
+            config: Path of a configuration file: absolute, from where the stack was started, or from the project's
+                root. Empty: the one that the iteration was begun with; for a new one, configs/default.yaml, or what a
+                run of another name last used.
             iteration: Number of the iteration. Empty: the unfinished one, else the last one.
             force: Compute again what is committed. It commits a new attempt and overwrites nothing.
             seed: Root of every random stream. Empty: the configuration's `seed`.

@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+from schemas.load import STARTED_IN
+from tasks.engines.models import model_cache
+
 STACK_MARK = "NLAC_STACK"
 """Holds the data root in every process of its stack, so that processes left behind can be found."""
 
@@ -26,7 +29,7 @@ def stack_dir(root: Path) -> Path:
 def quiet_environment(root: Path) -> dict[str, str]:
     """Switches and cache folders that keep a process from calling home or writing outside the data root.
 
-    The user's hub cache of Hugging Face stays: models are large and shared between programs.
+    The user's caches of models stay: models are large, and shared between programs and data roots.
     """
     cache = root / ".cache"
     old_cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
@@ -38,7 +41,8 @@ def quiet_environment(root: Path) -> dict[str, str]:
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    return {"HF_HOME": hub, **switches, **{name: str(cache / folder) for name, folder in _CACHES.items()}}
+    models = {"HF_HOME": hub, "NLAC_MODEL_CACHE": str(model_cache().resolve())}
+    return {**models, **switches, **{name: str(cache / folder) for name, folder in _CACHES.items()}}
 
 
 def client_environment(root: Path, api_url: str) -> dict[str, str]:
@@ -52,6 +56,7 @@ def client_environment(root: Path, api_url: str) -> dict[str, str]:
     home = stack_dir(root) / "prefect"
     ours = {
         "NLAC_DATA": str(root),
+        STARTED_IN: os.environ.get(STARTED_IN) or str(Path.cwd()),
         "PREFECT_API_URL": api_url,
         "PREFECT_HOME": str(home),
         # Prefect 3.7 derives these from the user's home, wherever PREFECT_HOME points.
@@ -61,6 +66,9 @@ def client_environment(root: Path, api_url: str) -> dict[str, str]:
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PYTHONUNBUFFERED": "1",
     }
+    if searched := inherited.get("PYTHONPATH"):  # workers run in another folder
+        folders = [str(Path(folder).resolve()) for folder in searched.split(os.pathsep)]
+        ours["PYTHONPATH"] = os.pathsep.join(folders)
     return {**inherited, **quiet_environment(root), **ours}
 
 

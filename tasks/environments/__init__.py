@@ -65,4 +65,6 @@ def _factory(name: str) -> Callable[..., Environment]:
     try:
         return cast(Callable[..., Environment], getattr(importlib.import_module(module), attribute))
     except (ImportError, AttributeError) as error:
-        raise UnusableEnvironment(f"environment.name: '{path}' can't be imported: {error}") from error
+        raise UnusableEnvironment(
+            f"environment.name: '{path}' can't be imported: {error}; is its folder on PYTHONPATH?"
+        ) from error

@@ -1,5 +1,7 @@
 """The local stack that is not up, and one whose parts do not come up; no Prefect server is started."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,8 +10,9 @@ from filelock import FileLock
 
 from flows.stack import control
 from flows.stack.control import Stack, StackError, default_api_url, down, read_stack, up, write_stack
-from flows.stack.environment import stack_dir
+from flows.stack.environment import client_environment, stack_dir
 from flows.stack.supervisor import Supervisor
+from schemas.load import PROJECT_ROOT
 from tasks.ports import free_port
 
 WAITS = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -26,6 +29,29 @@ def test_a_stack_is_up_while_its_supervisor_holds_the_lock(tmp_path: Path) -> No
         assert read_stack(tmp_path) is None  # it starts, and has said nothing yet
     write_stack(tmp_path, stack)
     assert read_stack(tmp_path) is None, "what a killed supervisor left does not count"
+
+
+def test_relative_paths_are_meant_from_where_the_person_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_world.py").write_text("here = True")
+    (tmp_path / "own.yaml").write_text("run: mine")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([".", str(PROJECT_ROOT)]))
+    code = "import own_world, schemas.load; print(schemas.load.load_config('own.yaml').run)"
+    worker = client_environment(tmp_path / "data", "http://127.0.0.1:9/api")
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", code], cwd="/", env=worker, capture_output=True, text=True, check=False
+    )
+    assert elsewhere.stdout == "mine\n", elsewhere.stderr
+
+
+def test_a_stack_shares_the_user_s_converted_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NLAC_MODEL_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    worker = client_environment(tmp_path / "data", "http://127.0.0.1:9/api")
+    assert worker["XDG_CACHE_HOME"] == str(tmp_path / "data" / ".cache")
+    assert worker["NLAC_MODEL_CACHE"] == str(tmp_path / "mine" / "nlac" / "models")
 
 
 def test_a_supervisor_that_ends_at_once_names_its_log(tmp_path: Path) -> None:

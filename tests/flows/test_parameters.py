@@ -7,7 +7,7 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import ValidationError, validate
 
-from flows.deployments.iteration import iteration, training
+from flows.deployments.iteration import ChildFailed, iteration, training
 from flows.deployments.parameters import resolve
 from schemas.config import Config, ModelSection, ReplaySection
 from schemas.load import load_config
@@ -67,3 +67,16 @@ def test_prefect_refuses_an_algorithm_that_the_registry_does_not_hold(deployment
     validate({**given, "algorithm": "nlql"}, schema, raise_on_error=True)
     with pytest.raises(ValidationError, match="'sarsa' is not one of"):
         validate({**given, "algorithm": "sarsa"}, schema, raise_on_error=True)
+
+
+def test_a_parent_s_state_names_the_child_that_failed_and_why() -> None:
+    reason = (
+        "Flow run encountered an exception: StageFailed: no critique is usable;\nsee table critiques "
+        + "x " * 99
+    )
+    state = ChildFailed("critique-trial-0: all of it", "critique", reason).state
+    assert state.is_failed() and state.message == "critique-trial-0: all of it"
+    assert state.name is not None and len(state.name) < 200
+    assert state.name.startswith(
+        "Failed at critique: StageFailed: no critique is usable; see table critiques"
+    )
