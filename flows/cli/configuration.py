@@ -12,15 +12,24 @@ File = Annotated[Path | None, typer.Argument(help="configuration; else configs/d
 
 
 @app.command()
-def check(file: File = None, data: Data = None) -> None:
+def check(
+    file: File = None,
+    elsewhere: Annotated[
+        bool,
+        typer.Option(
+            "--elsewhere",
+            help="for another machine: models, vLLM, a GPU and API keys need not be on this one",
+        ),
+    ] = False,
+    data: Data = None,
+) -> None:
     """Check a configuration whole, and print what an iteration would do. Creates nothing below the data root."""
     from tasks.pipeline.checks import check_config
     from tasks.pipeline.iterations import dtype_choice, next_iteration
     from tasks.pipeline.plan import plan
 
     config, store = load(file), open_store(data)
-    check_config(config, store.root)
-    choice = dtype_choice(store, config, next_iteration(store, config.run))
+    check_config(config, store.root, elsewhere=elsewhere)
     rows = [("stage", "pool", "requests", "tokens", "")]
     rows += [
         (r.stage, r.pool, f"{r.bound.requests:,}", f"{r.bound.tokens:,}", r.bound.note) for r in plan(config)
@@ -29,7 +38,13 @@ def check(file: File = None, data: Data = None) -> None:
     for stage, pool, requests, tokens, note in rows:
         left = f"{stage:<{widths[0]}}  {pool:<{widths[1]}}"
         typer.echo(f"{left}  {requests:>{widths[2]}}  {tokens:>{widths[3]}}  {note}".rstrip())
-    typer.echo(f"\nmodel.dtype: {choice.dtype}, {choice.reason}")
+    if elsewhere:
+        typer.echo(
+            "\nNot checked: models, vLLM, GPU, API keys and the data root of the machine that it is for."
+        )
+    else:
+        choice = dtype_choice(store, config, next_iteration(store, config.run))
+        typer.echo(f"\nmodel.dtype: {choice.dtype}, {choice.reason}")
     typer.echo("\nThe configuration can be used. Requests and tokens are upper bounds of one iteration.")
 
 

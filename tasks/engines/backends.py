@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.config import EngineSection, ModelSection
-from tasks.engines.models import ModelError, check_model
+from tasks.engines.models import MissingModel, ModelError, check_model
 from tasks.engines.protocol import FULL_CAPABILITIES, Capabilities, Engine
 from tasks.engines.scripted import RulesError, ScriptedEngine, load_rules
 from tasks.engines.scripted import capabilities as rules_capabilities
@@ -24,6 +24,10 @@ VLLM_REMEDY = "install it: pip install 'nlac[vllm]' (CUDA), or, for CPU, as requ
 
 class EngineConfigError(Exception):
     """An engine can't be built as configured. One line: the field (below engines.<name>), the fault, the remedy."""
+
+
+class NotHere(EngineConfigError):
+    """What an engine needs is not on this machine; it may be on another."""
 
 
 @dataclass(frozen=True)
@@ -155,17 +159,18 @@ def _check_local(section: EngineSection, model: ModelSection) -> None:
         check_model(served_model(section, model))
     except ModelError as error:
         text = str(error)
-        raise EngineConfigError(text.removeprefix("model.name: ") if section.model else text) from error
+        refused = NotHere if isinstance(error, MissingModel) else EngineConfigError
+        raise refused(text.removeprefix("model.name: ") if section.model else text) from error
     if model.device == "cuda":
         import torch
 
         if not torch.cuda.is_available():
-            raise EngineConfigError("model.device: cuda is set and there is none; set it to auto or cpu")
+            raise NotHere("model.device: cuda is set and there is none; set it to auto or cpu")
 
 
 def _check_vllm(section: EngineSection, model: ModelSection) -> None:
     if importlib.util.find_spec("vllm") is None:
-        raise EngineConfigError(f"backend: vllm is not installed; {VLLM_REMEDY}")
+        raise NotHere(f"backend: vllm is not installed; {VLLM_REMEDY}")
     _check_local(section, model)
 
 
@@ -181,9 +186,7 @@ def _check_served(section: EngineSection, model: ModelSection) -> None:
 def _check_openai(section: EngineSection, model: ModelSection) -> None:
     name = section.api_key_env
     if name and not os.environ.get(name):
-        raise EngineConfigError(
-            f"api_key_env: the environment variable {name} is not set; export it with the key"
-        )
+        raise NotHere(f"api_key_env: the environment variable {name} is not set; export it with the key")
 
 
 BACKENDS: dict[str, Backend] = {

@@ -27,6 +27,10 @@ class ModelError(Exception):
     """A model can't be found. One line: the field, the fault, the remedy."""
 
 
+class MissingModel(ModelError):
+    """The model is not on this machine; it may be on another."""
+
+
 @dataclass(frozen=True)
 class PackagedModel:
     """A model shipped in a Python package."""
@@ -92,7 +96,7 @@ def check_model(section: ModelSection | str) -> None:
         _check_hub(name, _revision(section))
     elif not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "does not exist"
-        raise ModelError(
+        raise MissingModel(
             f"model.name: folder {folder} {what}; give a folder written by save_pretrained, or a hub name"
         )
 
@@ -164,7 +168,7 @@ def _gguf(name: str) -> Path:
     try:
         installed = metadata.distribution(known.distribution)
     except metadata.PackageNotFoundError as error:
-        raise ModelError(f"model.name: {name} needs its package: {known.remedy}") from error
+        raise MissingModel(f"model.name: {name} needs its package: {known.remedy}") from error
     files = sorted(Path(str(installed.locate_file(known.folder))).rglob("*.gguf"))
     if not files:
         raise ModelError(
@@ -188,7 +192,7 @@ def _check_hub(name: str, revision: str | None) -> None:
         from huggingface_hub import try_to_load_from_cache
 
         if not isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
-            raise ModelError(
+            raise MissingModel(
                 f"model.name: '{name}' is not in the local Hugging Face cache and HF_HUB_OFFLINE is set; "
                 f"unset it, or fetch the model first: hf download {name}"
             )

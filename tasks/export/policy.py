@@ -65,7 +65,8 @@ def find_policy(store: Store, run: str, iteration: int | None = None) -> Policy:
     if iteration is not None and (begun is None or algorithm_of(begun).trains):
         raise ExportError(
             f"iteration {iteration} of run '{run}' has no trained policy (there are iterations: "
-            f"{', '.join(map(str, known)) or 'none'}); run it first: prefect deployment run nlac/iteration"
+            f"{', '.join(map(str, known)) or 'none'}); run it first: prefect deployment run nlac/iteration "
+            f"-p run={run}"
         )
     warm = store.committed(run, WARM_START, 0) if known else None
     adapter = committed_adapter(warm, "warm_start") if warm else None

@@ -66,7 +66,8 @@ def export_rows(store: Store, run: str, stage: str, target: Path, iteration: int
     if not decision.reuse:
         raise ExportError(
             f"what {stage} of iteration {number} was trained on is no longer what is there ({decision.reasons[0]}); "
-            f"compute it again first: prefect deployment run nlac/{stage} -p iteration={number}"
+            f"compute it again first: prefect deployment run nlac/{stage} -p iteration={number} "
+            f"-p run={run}"
         )
     ctx = stage_context(
         config, algorithm_of(config), stage, decision.inputs, store.cache_dir, iteration=number
@@ -117,7 +118,8 @@ def _committed(store: Store, run: str, stage: str, iteration: int | None) -> Com
     where = "no iteration" if iteration is None else f"iteration {iteration}"
     raise ExportError(
         f"{stage} is committed in {where} of run '{run}' (there are iterations: "
-        f"{', '.join(map(str, known)) or 'none'}); run it first: prefect deployment run nlac/iteration"
+        f"{', '.join(map(str, known)) or 'none'}); run it first: prefect deployment run nlac/iteration "
+        f"-p run={run}"
     )
 
 

@@ -2,16 +2,23 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from prompts import NAMES, PromptError, template_text
-from schemas.config import Config, RolesSection
+from schemas.config import Config, RoleSection
 from schemas.load import ConfigError, find_file
 from tasks.algorithms import ALGORITHMS, algorithm_of
 from tasks.datasets.chats import BrokenConversations, chat_file, load_conversations
 from tasks.datasets.demonstrations import BrokenDemonstrations, read_demonstrations
-from tasks.engines.backends import EngineConfigError, check_engine, declared_capabilities, find_backend
-from tasks.engines.models import ModelError, check_model
+from tasks.engines.backends import (
+    EngineConfigError,
+    NotHere,
+    check_engine,
+    declared_capabilities,
+    find_backend,
+)
+from tasks.engines.models import MissingModel, ModelError, check_model
 from tasks.environments import UnusableEnvironment, check_environment_model, make_environment
 from tasks.environments.base import Environment, ListsActions, OffersTools, Unplayable
 from tasks.environments.splits import LENT, played_tasks, shared_tasks
@@ -19,39 +26,43 @@ from tasks.prompting.rendering import role_templates
 from tasks.runtime.algorithm import Algorithm
 
 
-def check_config(config: Config, root: Path) -> None:
+def check_config(config: Config, root: Path, *, elsewhere: bool = False) -> None:
     """Refuse what would fail later.
 
     Args:
         config: a configuration whose fields are already of the right types.
         root: the data root; it need not exist, but must be creatable.
+        elsewhere: it is for another machine, so that models, vLLM, a GPU, API keys and the data root need not be here.
 
     Raises:
         ConfigError: one line per problem, each naming the field and the remedy.
     """
     algorithm = algorithm_of(config)
-    problems = [*_algorithm(config, algorithm), *_problems(config, algorithm, root)]
+    problems = [*_algorithm(config, algorithm), *_problems(config, algorithm, elsewhere)]
+    if not elsewhere:
+        problems += _data_root(root)
     if problems:
         raise ConfigError("\n".join(problems))
 
 
-def _problems(config: Config, algorithm: Algorithm, root: Path) -> Iterator[str]:
+def _problems(config: Config, algorithm: Algorithm, elsewhere: bool) -> Iterator[str]:
+    absent: tuple[type[Exception], ...] = (MissingModel, NotHere) if elsewhere else ()
     unusable = ""
     try:
-        check_model(config.model)
+        with suppress(*absent):
+            check_model(config.model)
     except ModelError as error:
         unusable = str(error)
         yield unusable
-    used = {getattr(config.roles, role).engine for role in RolesSection.model_fields}
-    if config.environment.model is not None:
-        used.add(config.environment.model.engine)
+    used = {section.engine for section in _played(config).values()}
     for name in sorted(config.engines):
         section = config.engines[name]
         try:
             find_backend(section)  # an unknown backend is refused in an engine out of use too
             if name not in used:
                 continue
-            check_engine(section, config.model)
+            with suppress(*absent):
+                check_engine(section, config.model)
             yield from _lacking(config, name)
             yield from _token_kl(config, algorithm, name)
             yield from _retention(config, name)
@@ -81,7 +92,6 @@ def _problems(config: Config, algorithm: Algorithm, root: Path) -> Iterator[str]
     yield from _limits(config, algorithm)
     yield from _general_chat(config)
     yield from _warm_start(config)
-    yield from _data_root(root)
 
 
 def _algorithm(config: Config, algorithm: Algorithm) -> Iterator[str]:
@@ -110,7 +120,16 @@ def _algorithm(config: Config, algorithm: Algorithm) -> Iterator[str]:
 
 
 def _limits(config: Config, algorithm: Algorithm) -> Iterator[str]:
-    """Limits under which the successor could not write what it learns to write."""
+    """Limits that leave no room for a prompt, or under which the successor could not write what it learns to write."""
+    for place, section in _played(config).items():
+        engine = config.engines[section.engine]
+        limit = engine.context_length or config.model.context_length
+        if engine.backend != "scripted" and section.max_tokens >= limit:
+            field = f"engines.{section.engine}" if engine.context_length else "model"
+            yield (
+                f"{place}.max_tokens: {section.max_tokens} leaves no room for a prompt in {field}.context_length "
+                f"{limit}; lower it, or raise the other"
+            )
     own, label = config.roles.predict, config.roles.bootstrap
     if not algorithm.has_critic:
         return
@@ -124,13 +143,16 @@ def _limits(config: Config, algorithm: Algorithm) -> Iterator[str]:
             )
 
 
+def _played(config: Config) -> dict[str, RoleSection]:
+    """The sections of the roles, and of the environment model where there is one, by their place."""
+    played = {f"roles.{role}": section for role, section in config.roles}
+    return played | ({"environment.model": config.environment.model} if config.environment.model else {})
+
+
 def _lacking(config: Config, engine: str) -> Iterator[str]:
     """Roles, or an environment model, that need more than the engine declares."""
     able = declared_capabilities(config.engines[engine])
-    played = {f"roles.{role}": getattr(config.roles, role) for role in RolesSection.model_fields}
-    if config.environment.model is not None:
-        played["environment.model"] = config.environment.model
-    for place, section in played.items():
+    for place, section in _played(config).items():
         if section.engine == engine and section.structured and not able.structured:
             yield (
                 f"{place}.structured: engine '{engine}' can't hold a format; set it to false, or route the role "

@@ -114,7 +114,8 @@ def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> 
         if found is None:
             raise StageFailed(
                 f"{stage} of iteration {iteration} needs {needed} of iteration {at} of run '{config.run}', which is "
-                f"not committed; run it first: prefect deployment run nlac/{needed} -p iteration={at}"
+                f"not committed; run it first: prefect deployment run nlac/{needed} -p iteration={at} "
+                f"-p run={config.run}"
             )
         return found
 

@@ -31,6 +31,7 @@ from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs
 from tasks.pipeline.iterations import begin_iteration
 from tasks.pipeline.registry import STAGES
 from tests.support.committed import commit_rows
+from tests.support.logs import conversation, write_json
 from tests.support.rows import episode, transitions
 from tests.support.waiting import wait_until
 
@@ -162,6 +163,30 @@ def test_explain_of_a_stage_whose_input_is_missing_says_which(store: Store) -> N
     unknown = nlac(store, "explain", "critic", "0")
     assert unknown.exit_code == 2
     assert "critic-sft" in unknown.stderr
+
+
+def test_explain_of_an_unknown_run_leaves_nothing_and_its_remedy_names_the_run(store: Store) -> None:
+    result = nlac(store, "explain", "critic-sft", "0", "--run", "nope")
+    assert result.exit_code == 1
+    assert "prefect deployment run nlac/cot-correction -p iteration=0 -p run=nope" in result.stderr
+    assert not store.root.exists()
+
+
+def test_a_data_root_that_can_not_be_written_to_is_one_line(tmp_path: Path) -> None:
+    write_json(tmp_path / "log.json", [conversation(0)])
+    (tmp_path / "file").write_text("")
+    root = tmp_path / "file" / "data"
+    result = CliRunner().invoke(app, ["import", str(tmp_path / "log.json"), "--data", str(root)])
+    assert result.exit_code == 1
+    assert "Not a directory; choose another data root with --data or NLAC_DATA" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_config_check_of_a_cluster_file_needs_no_vllm_here(store: Store) -> None:
+    file = str(PROJECT_ROOT / "configs" / "cluster" / "qwen2.5-7b-vllm.yaml")
+    result = nlac(store, "config", "check", file, "--elsewhere")
+    assert result.exit_code == 0, result.stderr
+    assert "critic-sft" in result.stdout and "Not checked: models, vLLM" in result.stdout
 
 
 def written(path: Path, content: Mapping[str, object]) -> str:

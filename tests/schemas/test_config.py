@@ -58,6 +58,68 @@ def test_a_bad_field_is_named_with_its_remedy(tmp_path: Path, text: str, said: s
         load_config(write(tmp_path, text))
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("sed: 1", "seed"),
+        ("episodes: 3", "rollout.episodes"),
+        ("replay: {transition: 3}", "replay.transitions"),
+        ("critic: {learning_rat: 1}", "critic.learning_rate"),
+        ("roles: {evaluate: {temprature: 1}}", "roles.evaluate.temperature"),
+        ("model: {lora: {alfa: 1}}", "model.lora.alpha"),
+        ("engines: {judge: {max_bach: 1}, local: {}}", "engines.judge.max_batch"),
+        ("environment: {model: {max_token: 1}}", "environment.model.max_tokens"),
+    ],
+)
+def test_an_unknown_field_names_the_one_that_is_nearest(tmp_path: Path, text: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown field, did you mean {meant}\\?"):
+        load_config(write(tmp_path, text))
+
+
+def test_an_unknown_field_that_is_near_none_is_only_unknown(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="zzz: unknown field; remove it"):
+        load_config(write(tmp_path, "zzz: 1"))
+
+
+def test_a_limit_that_leaves_no_room_for_a_prompt_is_refused(tmp_path: Path) -> None:
+    small = Config.model_validate(
+        {"model": {"context_length": 128}, "roles": {"policy": {"max_tokens": 4000}}}
+    )
+    with pytest.raises(
+        ConfigError, match=r"policy\.max_tokens: 4000 leaves no room .* model\.context_length 128; lower it"
+    ) as refused:
+        check_config(small, tmp_path)
+    assert len(str(refused.value).splitlines()) == 1
+    judge = {"backend": "openai", "base_url": "http://a/v1", "model": "m", "context_length": 32}
+    own = {
+        "engines": {"local": {}, "judge": judge},
+        "roles": {"evaluate": {"engine": "judge", "structured": False}},
+    }
+    with pytest.raises(ConfigError, match=r"evaluate\.max_tokens: 48 .* engines\.judge\.context_length 32"):
+        check_config(Config.model_validate(own), tmp_path)
+
+
+def test_a_configuration_for_another_machine_needs_nothing_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NLAC_TEST_KEY", raising=False)
+    judge = {"backend": "openai", "base_url": "http://a/v1", "model": "m", "api_key_env": "NLAC_TEST_KEY"}
+    given = {
+        "model": {"name": "/on/the/cluster"},
+        "engines": {"local": {"backend": "vllm"}, "judge": judge},
+        "roles": {"evaluate": {"engine": "judge", "structured": False}},
+    }
+    with pytest.raises(ConfigError, match="NLAC_TEST_KEY is not set"):
+        check_config(Config.model_validate(given), tmp_path)
+    check_config(Config.model_validate(given), Path("/proc/nowhere"), elsewhere=True)
+    wrong = {**given, "model": {"name": "neither a name"}, "roles": {"evaluate": {"engine": "judge"}}}
+    with pytest.raises(ConfigError) as refused:
+        check_config(Config.model_validate(wrong), tmp_path, elsewhere=True)
+    assert [line.split(":")[0] for line in str(refused.value).splitlines()] == [
+        "model.name", "roles.evaluate.structured",
+    ]  # fmt: skip
+
+
 def test_fields_of_all_roles_are_given_once_and_a_role_s_own_come_over_them(tmp_path: Path) -> None:
     text = "roles: {all: {top_p: 0.9, max_tokens: 7}, predict: {max_tokens: 8}, correct: {structured: true}}"
     config, shipped = load_config(write(tmp_path, text)), Config().roles
