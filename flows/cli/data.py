@@ -4,11 +4,14 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
 from flows.cli.options import FAILED, USAGE, Data, Run, fail, load, open_store
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyRelation
 
 
 class Format(StrEnum):
@@ -18,6 +21,7 @@ class Format(StrEnum):
     csv = "csv"
     json = "json"
     parquet = "parquet"
+    vertical = "vertical"
 
 
 class LogFormat(StrEnum):
@@ -54,8 +58,7 @@ def sql(
         if relation is None:
             fail("the query is empty; `nlac sql` alone lists the tables", USAGE)
         if output is None:
-            width = typer.get_terminal_size()[0] if sys.stdout.isatty() else 10_000
-            render(relation, format.value, sys.stdout.buffer, width)
+            write_result(relation, format, sys.stdout.buffer)
         else:
             with output.open("wb") as stream:
                 render(relation, format.value, stream)
@@ -66,6 +69,14 @@ def sql(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         fail(f"{output or 'output'}: {error.strerror}", FAILED)
+
+
+def write_result(relation: "DuckDBPyRelation", format: Format, stream: BinaryIO) -> None:
+    """Write a query's result; a drawn table is as wide as the terminal, where there is one."""
+    from storage.sql.render import render
+
+    width = typer.get_terminal_size()[0] if sys.stdout.isatty() else 10_000
+    render(relation, format.value, stream, width)
 
 
 def _list_tables() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import typer
 
-from flows.cli import ceiling, configuration, data, environments, exports, stack
+from flows.cli import ceiling, configuration, data, environments, exports, show, stack
 from flows.cli.options import Commands
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -16,6 +16,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "sql": data.sql,
     "verify": data.verify,
     "explain": data.explain,
+    "show": show.show,
     "play": exports.play,
     "demonstrate": exports.demonstrate,
     "ceiling": ceiling.ceiling,

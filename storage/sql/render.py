@@ -1,17 +1,19 @@
-"""Query results for people and programs: a drawn table, or CSV, JSON and Parquet as a stream."""
+"""Query results for people and programs: a drawn table, a line per value, or a stream of CSV, JSON or Parquet."""
 
 import csv
 import io
 import json
 import re
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from typing import BinaryIO, Literal
 
 import duckdb
 
-Format = Literal["table", "csv", "json", "parquet"]
+Format = Literal["table", "csv", "json", "parquet", "vertical"]
 
 SHOWN_ROWS = 200
+CELL_CHARS = 60  # of a drawn table
 BATCH_ROWS = 8192
 _NOT_JSON = re.compile(r"NaN|Infinity")
 
@@ -21,7 +23,8 @@ def render(relation: duckdb.DuckDBPyRelation, how: Format, stream: BinaryIO, wid
 
     Args:
         relation: the query; it runs now.
-        how: table: as DuckDB draws it, the first and last 100 rows; csv: header and rows, nested values as
+        how: table: as DuckDB draws it, the first and last 100 rows, with long values cut; vertical: each row as lines
+            of column and value, whole; csv: header and rows, nested values as
             DuckDB writes them, NULL empty; json: an array, one object per line, NaN as null; parquet: zstd.
         stream: takes the bytes.
         width: longest line of a drawn table, characters.
@@ -41,7 +44,9 @@ def render(relation: duckdb.DuckDBPyRelation, how: Format, stream: BinaryIO, wid
     try:
         if how == "table":
             with redirect_stdout(text):
-                relation.show(max_width=width, max_rows=SHOWN_ROWS, max_col_width=width)
+                relation.show(max_width=width, max_rows=SHOWN_ROWS, max_col_width=CELL_CHARS)
+        elif how == "vertical":
+            _vertical(relation, text)
         elif how == "csv":
             _csv(relation, text)
         else:
@@ -50,11 +55,25 @@ def render(relation: duckdb.DuckDBPyRelation, how: Format, stream: BinaryIO, wid
         text.detach()
 
 
+def _texts(relation: duckdb.DuckDBPyRelation) -> Iterator[tuple[str | None, ...]]:
+    """Rows, each value as DuckDB writes it, NULL as None."""
+    for batch in relation.project("columns(*)::varchar").to_arrow_reader(BATCH_ROWS):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _vertical(relation: duckdb.DuckDBPyRelation, text: io.TextIOWrapper) -> None:
+    names = max(map(len, relation.columns))
+    for number, row in enumerate(_texts(relation), 1):
+        text.write(f"--- row {number}\n")
+        for name, value in zip(relation.columns, row, strict=True):
+            shown = "NULL" if value is None else value.replace("\n", "\n" + " " * (names + 2))
+            text.write(f"{name:>{names}}  {shown}\n")
+
+
 def _csv(relation: duckdb.DuckDBPyRelation, text: io.TextIOWrapper) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(relation.columns)
-    for batch in relation.project("columns(*)::varchar").to_arrow_reader(BATCH_ROWS):
-        writer.writerows(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    writer.writerows(_texts(relation))
 
 
 def _json(relation: duckdb.DuckDBPyRelation, text: io.TextIOWrapper) -> None:

@@ -1,0 +1,78 @@
+"""`nlac show`: the texts behind one id with the prompts that their roles read, or a list of ids to look at."""
+
+import sys
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from flows.cli.data import Format, write_result
+from flows.cli.options import USAGE, Data, fail, known_run, open_store
+
+_WRITTEN = (
+    "episodes",
+    "transitions",
+    "bellman_targets",
+    "corrected_targets",
+    "critiques",
+    "futures",
+    "refinements",
+)
+_IDS = {"corrected_targets": "target_id", "bellman_targets": "target_id"}
+
+LISTS: Mapping[str, str] = {
+    "failed": " union all ".join(
+        f"select '{table}' as \"table\", {_IDS.get(table, table[:-1] + '_id')} as id, run, iteration, status, error "
+        f"from {table} where status <> 'ok'"
+        for table in _WRITTEN
+    ),
+    "leaked": "select 'bellman_targets' as \"table\", target_id as id, run, iteration, verdict, leak_before, "
+    "leak_after, thought_before, thought from corrected_targets where leak_before > 0 union all "
+    "select 'refinements', refinement_id, run, iteration, verdict, leak_before, leak_after, thought_before, thought "
+    "from refinements where leak_before > 0",
+    "invalid": "select 'transitions' as \"table\", transition_id as id, run, iteration, raw_action as text, error "
+    "from transitions where not action_valid union all "
+    "select 'refinements', refinement_id, run, iteration, action_text, error from refinements where not valid",
+    "changed": "select refinement_id as id, run, iteration, observation, judged_action, critique, refined_action "
+    "from lineage where changed",
+}
+"""List -> its query. The column id is what `nlac show ID` takes."""
+
+
+def show(
+    row_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="of an episode, transition, replay sample, target, critique, future or refinement",
+        ),
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="list rows whose status is not ok")] = False,
+    leaked: Annotated[
+        bool, typer.Option("--leaked", help="list thoughts that leaked before correction")
+    ] = False,
+    invalid: Annotated[bool, typer.Option("--invalid", help="list actions that are not valid")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="list distilled actions that differ")] = False,
+    run: Annotated[str | None, typer.Option(help="of a list: only this run")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="of a list: at most so many rows")] = 20,
+    format: Annotated[Format, typer.Option(help="of a list: as for nlac sql")] = Format.table,
+    data: Data = None,
+) -> None:
+    """Show the texts behind an id in order, with the prompt that each role read; or list ids to look at."""
+    given = {"failed": failed, "leaked": leaked, "invalid": invalid, "changed": changed}
+    lists = [name for name, wanted in given.items() if wanted]
+    if len(lists) + (row_id is not None) != 1:
+        fail("give an ID, or one of --failed, --leaked, --invalid and --changed", USAGE)
+    if row_id is not None:
+        from tasks.export.show import show as texts_of
+
+        for part in texts_of(open_store(data), row_id):
+            typer.echo(typer.style(f"--- {part.title}", bold=True))
+            typer.echo(f"{part.text}\n")
+        return
+    from storage.sql.views import connect
+
+    store = open_store(data)
+    only = "" if run is None else f" where run = '{known_run(store, run)}'"
+    query = f"select * from ({LISTS[lists[0]]}){only} order by run, iteration desc, id limit {limit}"
+    write_result(connect(store).sql(query), format, sys.stdout.buffer)

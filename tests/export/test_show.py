@@ -1,0 +1,104 @@
+"""`nlac show`: every prompt it renders again is one that was asked, over a whole iteration of scripted roles."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from flows.cli.main import app
+from flows.cli.show import LISTS
+from schemas.config import Config
+from storage.sql.views import connect
+from storage.store import Store
+from tasks.export.show import KEYS, show
+from tasks.export.stored import UnknownId
+from tests.support.committed import commit_rows
+from tests.support.iterations import Iterate
+from tests.support.recorded import PROMPTS
+from tests.support.rows import episode, improvement, transitions
+
+
+@pytest.fixture
+def improved(store: Store, make_config: Callable[..., Config], iterate: Iterate) -> Store:
+    """An iteration with two rounds of refinement and two futures of each action."""
+    PROMPTS.clear()
+    improvement = {"states": 6, "futures": 2, "rounds": 2, "verdict": "written"}
+    iterate(make_config("tests.support.recorded:player", improvement=improvement))
+    return store
+
+
+def nlac(store: Store, *words: str) -> Result:
+    return CliRunner().invoke(app, [*words], env={"NLAC_DATA": str(store.root)})
+
+
+def ids(store: Store) -> dict[str, list[str]]:
+    with connect(store) as database:
+        return {
+            model.TABLE: [row[0] for row in database.execute(f"select {key} from {model.TABLE}").fetchall()]
+            for model, key in KEYS.items()
+        }
+
+
+def test_every_prompt_shown_is_one_that_a_role_was_asked_with(improved: Store) -> None:
+    readers = set()
+    for table, known in ids(improved).items():
+        assert known, table
+        for row_id in known:
+            for part in show(improved, row_id):
+                assert part.text or not part.messages
+                if part.messages:
+                    asked = tuple((message["role"], message["content"]) for message in part.messages)
+                    assert asked in PROMPTS, (row_id, part.title)
+                    assert "template has changed" not in part.title
+                    readers.add(part.title.split(" ")[0])
+    assert readers == {"policy", "successor", "backup", "corrector", "evaluator", "refiner"}
+
+
+def test_a_template_that_has_changed_since_is_said(improved: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.prompting.rendering.template_digest", lambda name, templates: "another")
+    titles = [part.title for part in show(improved, ids(improved)["futures"][0])]
+    assert "successor reads" in titles[0] and "template has changed since" in titles[0]
+
+
+def test_the_command_shows_an_id_and_lists_ids_that_it_takes(improved: Store) -> None:
+    refinement = next(iter(ids(improved)["refinements"]))
+    shown = nlac(improved, "show", refinement)
+    assert shown.exit_code == 0, shown.stderr
+    assert "--- tried action 1: " in shown.stdout and "distilled (" in shown.stdout
+    known = {row_id for found in ids(improved).values() for row_id in found}
+    for name in LISTS:
+        listed = nlac(improved, "show", f"--{name}", "--format", "json", "--limit", "5")
+        assert listed.exit_code == 0, listed.stderr
+        found = json.loads(listed.stdout)
+        assert len(found) <= 5 and {row["id"] for row in found} <= known
+    assert json.loads(nlac(improved, "show", "--leaked", "--format", "json", "--run", "trial").stdout)
+
+
+def test_lists_hold_what_they_are_named_after(store: Store) -> None:
+    played = episode(status="engine_error", error="gone")
+    steps = [row.model_copy(update={"action_valid": row.step == 0}) for row in transitions(played)]
+    made = improvement(steps[0], "critic@00000:c")
+    leaky = made["refinements"][0].model_copy(update={"leak_before": 0.5, "leak_after": 0.0})
+    commit_rows(store, "rollout", 0, {"episodes": [played], "transitions": steps})
+    commit_rows(store, "critique", 0, {"critiques": made["critiques"]})
+    commit_rows(store, "refinement", 0, {"refinements": [leaky, made["refinements"][1]]})
+    found = {
+        name: [row["id"] for row in json.loads(nlac(store, "show", f"--{name}", "--format", "json").stdout)]
+        for name in LISTS
+    }
+    assert found == {
+        "failed": [played.episode_id],
+        "leaked": [leaky.refinement_id],
+        "invalid": [made["refinements"][1].refinement_id, steps[1].transition_id],
+        "changed": [leaky.refinement_id],
+    }
+
+
+def test_what_can_not_be_shown_is_refused(store: Store) -> None:
+    with pytest.raises(UnknownId, match="no row has the id 'nowhere'"):
+        show(store, "nowhere")
+    assert nlac(store, "show").exit_code == 2
+    assert nlac(store, "show", "some", "--failed").exit_code == 2
+    unknown = nlac(store, "show", "--failed", "--run", "nope")
+    assert unknown.exit_code == 2 and "no run 'nope'" in unknown.stderr
