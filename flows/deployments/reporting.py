@@ -1,5 +1,11 @@
-"""What a stage shows in Prefect: a progress artifact while it runs, links to its results at the end."""
+"""What a stage shows in Prefect: a progress artifact while it runs, links to its results at the end.
 
+Reporting never ends a computation. What can't be shown is said in the log.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 from uuid import UUID
@@ -9,6 +15,8 @@ from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 from flows.deployments.progress import ProgressFile, progress_line
 from storage.store import Committed
 from tasks.runtime.progress import ProgressState
+
+_log = logging.getLogger("nlac.reporting")
 
 
 class Reporter:
@@ -25,24 +33,51 @@ class Reporter:
         self._latest: ProgressState | None = None
         self._published: ProgressState | None = None
         self._artifact: UUID | None = None
+        self._failing: set[str] = set()
 
     def report(self, state: ProgressState) -> None:
         """Keep a state. The stage's own thread calls this, as often as it likes."""
         self._latest = state
 
     def publish(self) -> None:
-        """Publish the latest state, if it is new."""
+        """Publish the latest state, if it is new. A failure is logged when it begins, not each time."""
         state = self._latest
         if state is None or state == self._published:
             return
         self._published = state
-        ProgressFile(self.iteration, state).write(self.root, self.run)
+        with _not_fatal("the progress file", self._failing):
+            ProgressFile(self.iteration, state).write(self.root, self.run)
+        with _not_fatal("the progress artifact", self._failing):
+            self._show(state)
+
+    def _show(self, state: ProgressState) -> None:
+        """Make the artifact, or update it. One that can't be updated, since someone deleted it, is made again."""
         percent, line = 100.0 * state.done / max(state.total, 1), progress_line(state)
-        if self._artifact is None:
+        known, self._artifact = self._artifact, None
+        if known is None:
             key = f"{state.stage}-progress"
-            self._artifact = cast(UUID, create_progress_artifact(percent, key=key, description=line))
+            known = cast(UUID, create_progress_artifact(percent, key=key, description=line))
         else:
-            update_progress_artifact(self._artifact, progress=percent, description=line)
+            update_progress_artifact(known, progress=percent, description=line)
+        self._artifact = known
+
+
+@contextmanager
+def _not_fatal(what: str, failing: set[str]) -> Iterator[None]:
+    """Log what reporting raises, and go on.
+
+    Args:
+        what: is written; begins the message.
+        failing: what failed the last time, and is not logged again.
+    """
+    try:
+        yield
+    except Exception:  # noqa: BLE001  said below
+        if what not in failing:
+            _log.warning("%s was not written; the stage goes on", what, exc_info=True)
+        failing.add(what)
+    else:
+        failing.discard(what)
 
 
 def publish_result(committed: Committed, mlflow_url: str | None) -> None:
@@ -53,4 +88,6 @@ def publish_result(committed: Committed, mlflow_url: str | None) -> None:
         f"[MLflow run]({mlflow_url}), served by `nlac mlflow-ui`" if mlflow_url else "not logged in MLflow"
     )
     text = f"`{committed.path}`\n\n{mlflow}\n\n| table | rows | rejected |\n|---|---|---|\n{rows}\n"
-    create_markdown_artifact(text, key=m.stage, description=f"{m.stage} of {m.run}, iteration {m.iteration}")
+    about = f"{m.stage} of {m.run}, iteration {m.iteration}"
+    with _not_fatal("the result's artifact", set()):
+        create_markdown_artifact(text, key=m.stage, description=about)

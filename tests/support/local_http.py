@@ -1,0 +1,54 @@
+"""A real HTTP server whose answers a test decides, for faults that clients meet."""
+
+import http.server
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass
+class LocalHttp:
+    """Where the server listens, and every request that it got, as 'METHOD path'."""
+
+    port: int
+    asked: list[str] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def answering(answer: Callable[[str], tuple[int, bytes]]) -> Iterator[LocalHttp]:
+    """A server that answers with a status and a JSON body; `answer` is given 'METHOD path'."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _do(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            request = f"{self.command} {self.path}"
+            local.asked.append(request)
+            status, body = answer(request)
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_PATCH = do_PUT = _do
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        local = LocalHttp(server.server_address[1])
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield local
+        finally:
+            server.shutdown()
+            thread.join()
