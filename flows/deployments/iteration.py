@@ -12,17 +12,19 @@ from uuid import UUID
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
 from prefect.deployments.flow_runs import arun_deployment
-from prefect.runtime import flow_run
+from prefect.runtime import flow_run, task_run
 from prefect.states import Completed, Failed
+from prefect.tasks import Task, exponential_backoff
 from pydantic import Field
 
 from flows.deployments.hooks import children_of, end_children
 from flows.deployments.parameters import AlgorithmName, Iteration, RunName, Seed, resolve
+from flows.deployments.stages import INTERRUPTED
 from flows.deployments.tracking import Tracking
 from flows.stack.control import read_stack
-from schemas.config import Config
+from schemas.config import Config, FaultsSection
 from schemas.load import data_root
 from storage.store import Store
 from tasks.engines.vllm.servers import serving
@@ -38,11 +40,13 @@ NAME_CHARS = 160  # of a reason in a state's name
 
 
 class ChildFailed(StageFailed):
-    """A child flow run did not complete."""
+    """A child flow run did not complete; `interrupted` if by a fault that may pass."""
 
-    def __init__(self, message: str, deployment: str = "", reason: str = "") -> None:
+    def __init__(
+        self, message: str, deployment: str = "", reason: str = "", *, interrupted: bool = False
+    ) -> None:
         super().__init__(message)
-        self.deployment, self.reason = deployment, reason
+        self.deployment, self.reason, self.interrupted = deployment, reason, interrupted
 
     @property
     def state(self) -> State:
@@ -70,7 +74,7 @@ async def dispatch(deployment: str, parameters: dict[str, Any]) -> FlowRun:
         parameters=parameters,
         flow_run_name=name,
         poll_interval=POLL_SECONDS,
-        idempotency_key=f"{flow_run.id}-{flow_run.run_count}-{name}",
+        idempotency_key=f"{flow_run.id}-{flow_run.run_count}-{task_run.run_count}-{name}",
     )
     if child.state is None or not child.state.is_completed():
         state = child.state.type.value.title() if child.state else "unknown"
@@ -81,6 +85,7 @@ async def dispatch(deployment: str, parameters: dict[str, Any]) -> FlowRun:
             f"To run it alone: prefect deployment run nlac/{deployment} -p iteration={number} -p run={run}",
             deployment,
             reason,
+            interrupted=child.state is not None and child.state.name == INTERRUPTED,
         )
     return child
 
@@ -106,11 +111,25 @@ async def run_one(
     return Completed(message=f"flow run '{child.name}' ({child.id})")
 
 
+def may_pass(step: Task[..., Any], run: TaskRun, state: State) -> bool:
+    """Whether a stage failed by a fault that may pass: Prefect then runs it again."""
+    return isinstance(state.data, ChildFailed) and state.data.interrupted
+
+
 STEPS = {
-    stage: task(name=stage, task_run_name=stage, cache_policy=NO_CACHE, persist_result=False)(run_one)
+    stage: task(
+        name=stage, task_run_name=stage, cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=may_pass
+    )(run_one)
     for stage in STAGES
-}
+}  # fmt: skip
 """One task per stage, so that the iteration's page in the UI names the stages and shows which ones were reused."""
+
+
+def retried(stage: str, faults: FaultsSection) -> Task[..., Any]:
+    """The task of a stage, which runs it again as the configuration says."""
+    return STEPS[stage].with_options(
+        retries=faults.retries, retry_delay_seconds=exponential_backoff(faults.retry_seconds)
+    )
 
 
 async def done_before() -> set[str]:
@@ -160,7 +179,8 @@ async def iteration(
         try:
             with serving(resolved.engines.values(), resolved.model, store.cache_dir, owner):
                 for stage in stages_of(resolved, number):
-                    await STEPS[stage](store, resolved, stage, number, stage in forced, tracking)
+                    step = retried(stage, resolved.faults)
+                    await step(store, resolved, stage, number, stage in forced, tracking)
             finish_iteration(store, resolved.run, number)
         except ChildFailed as failed:
             return failed.state

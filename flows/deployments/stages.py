@@ -2,7 +2,7 @@
 
 A stage takes the run's lock (an iteration's lock counts as its own), then the GPU, and computes in
 `tasks.pipeline.runner`. It leaves its progress, an MLflow run and links. A committed stage is not computed again: its
-state is "Reused".
+state is "Reused". One that failed by a fault that may pass is "Interrupted".
 """
 
 import inspect
@@ -13,7 +13,7 @@ from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
 from prefect.flows import Flow
 from prefect.runtime import flow_run
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 
 from flows.deployments.background import run_beside
 from flows.deployments.parameters import Iteration, RunName, Seed, resolve
@@ -30,6 +30,10 @@ from tasks.pipeline.decision import Decision, decide
 from tasks.pipeline.iterations import begin_iteration, frozen_config, settle
 from tasks.pipeline.registry import STAGES
 from tasks.pipeline.runner import carry_out
+from tasks.runtime.stage import StageInterrupted
+
+INTERRUPTED = "Interrupted"
+"""State of a stage that failed by a fault that may pass. An iteration runs it again."""
 
 LEASE_SECONDS = 60.0
 """The shortest lease that Prefect allows. A stage whose process is killed holds the GPU for this long."""
@@ -125,8 +129,11 @@ def stage_flow(stage: str) -> "Flow[..., State]":
                 store.adopt(decision.committed)
                 bridge.ensure_logged(decision.committed, resolved)
                 return Completed(name="Reused", message="; ".join(decision.reasons))
-            with gpu_slot(resolved, stage):
-                committed = compute(store, resolved, decision, bridge, mlflow_run)
+            try:
+                with gpu_slot(resolved, stage):
+                    committed = compute(store, resolved, decision, bridge, mlflow_run)
+            except StageInterrupted as fault:
+                return Failed(name=INTERRUPTED, message=str(fault))
         return Completed(message=f"committed {committed.path}")
 
     body.__name__ = stage.replace("-", "_")

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from schemas.config.base import Player, Role, Section
 from schemas.config.engines import EngineSection, LoraSection, ModelSection, ServeSection
 from schemas.config.experience import EvaluationSection, ReplaySection, RolloutSection
+from schemas.config.faults import FaultsSection
 from schemas.config.roles import EnvironmentSection, RoleSection, RolesSection
 from schemas.config.training import (
     AnchorSection,
@@ -29,6 +30,7 @@ __all__ = [
     "EngineSection",
     "EnvironmentSection",
     "EvaluationSection",
+    "FaultsSection",
     "FineTuningSection",
     "ImprovementSection",
     "LoraSection",
@@ -97,6 +99,7 @@ class Config(Section):
     trainer: TrainerSection = TrainerSection()
     improvement: ImprovementSection = ImprovementSection()
     evaluation: EvaluationSection = EvaluationSection()
+    faults: FaultsSection = FaultsSection()
     pools: PoolsSection = PoolsSection()
 
     @model_validator(mode="after")

@@ -9,12 +9,21 @@ from schemas.rows.base import Row
 
 Evaluated = Literal["eval", "validation"]
 
+LEAST_COVERAGE = 0.95
+"""Of an evaluation by which a policy may be chosen."""
+
+
+def coverage(episodes: int, failed_episodes: int) -> float | None:
+    """Share of an evaluation's episodes that were played to an end; None where there were none."""
+    planned = episodes + failed_episodes
+    return episodes / planned if planned else None
+
 
 class Evaluation(Row):
     """One evaluation of one policy on the held-out tasks of one split."""
 
     TABLE: ClassVar[str] = "evaluations"
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     OLDER: ClassVar[Mapping[str, str]] = {"split": "eval"}
     split: Evaluated = Field(
         "eval",
@@ -24,6 +33,10 @@ class Evaluation(Row):
     environment: str = Field(description="environment name")
     episodes: int = Field(description="episodes played to an end")
     failed_episodes: int = Field(description="episodes with a status other than ok; not counted in the rates")
+    coverage: float | None = Field(
+        None, description="episodes / (episodes + failed_episodes). Below 0.95 nothing is chosen by this row. NULL: "
+        "nothing was to be played, or an older file"
+    )  # fmt: skip
     successes: int = Field(description="episodes that succeeded")
     success_rate: float | None = Field(None, description="successes / episodes; NULL without episodes")
     success_low: float | None = Field(None, description="95% Wilson interval, lower end")

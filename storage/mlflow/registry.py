@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from schemas.rows import Evaluation
+from schemas.rows.evaluated import LEAST_COVERAGE, coverage
 from storage.committed import Committed
 
 if TYPE_CHECKING:
@@ -51,13 +52,16 @@ def crown(client: "MlflowClient", committed: Committed) -> None:
 
     `champion` is the best over all runs of the data root. `champion-<run>` is the best of one run; take it where runs
     play different environments. The higher success rate on the validation tasks wins, and among equals the earlier
-    version. The eval split never chooses: without validation figures no alias moves.
+    version. The eval split never chooses: without validation figures no alias moves. An evaluation that covers less
+    than LEAST_COVERAGE of its episodes is not noted.
     """
     m = committed.manifest
     if Evaluation.TABLE not in m.tables:
         return
     evaluations = committed.scan(Evaluation.TABLE).filter(status="ok").drop_nulls("success_rate").collect()
     for row in evaluations.iter_rows(named=True):
+        if (coverage(row["episodes"], row["failed_episodes"]) or 0.0) < LEAST_COVERAGE:
+            continue
         for version in _versions(client, "policy"):
             if version.tags.get(VERSION) == row["policy_version"] and version.tags.get(RUN) == m.run:
                 tag = VALIDATION if row["split"] == "validation" else SUCCESS

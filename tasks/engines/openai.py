@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+from http import HTTPStatus
 from typing import Any
 
-from openai import AsyncOpenAI, OpenAIError
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError
 
 from schemas.config import EngineSection
 from tasks.chat.messages import RequestError, for_servers, spell_call
-from tasks.engines.protocol import Capabilities, Completion, Request, ScoreRequest, Scores, pick_scores
+from tasks.engines.protocol import (
+    Capabilities,
+    Completion,
+    EngineDied,
+    Request,
+    ScoreRequest,
+    Scores,
+    pick_scores,
+)
+
+UNANSWERED = 5
+"""After so many requests in a row without an answer, each with the library's own retries, no other is sent."""
 
 
 class OpenAIEngine:
@@ -24,6 +36,8 @@ class OpenAIEngine:
 
     Raises:
         RequestError: the variable of the API key is not set.
+
+    A server that leaves UNANSWERED requests in a row without an answer ends the stage: all requests raise EngineDied.
     """
 
     def __init__(self, section: EngineSection) -> None:
@@ -44,6 +58,7 @@ class OpenAIEngine:
         )
         self._model, self._extra = str(section.model), dict(options.get("extra_body", {}))
         self._concurrency = asyncio.Semaphore(section.max_batch)
+        self._unanswered = 0
 
     async def generate(self, request: Request) -> Completion:
         """As the protocol."""
@@ -112,17 +127,36 @@ class OpenAIEngine:
         return [int(token) for token in answer["tokens"]]
 
     async def _ask(self, call: Any, *arguments: Any, **fields: Any) -> Any:
-        try:
-            async with self._concurrency:
-                return await call(*arguments, **fields)
-        except OpenAIError as error:
-            # Some servers repeat the key they were sent.
-            reason = str(error).replace(self._key, "***")
-            raise RequestError(f"server {self._client.base_url}: {type(error).__name__}: {reason}") from None
+        """An answer of the server. A circuit breaker stands before it: it stays open, since the stage ends with it."""
+        async with self._concurrency:
+            if self._unanswered >= UNANSWERED:
+                raise EngineDied(
+                    f"the server {self._client.base_url} left {UNANSWERED} requests in a row without an answer; start "
+                    "it or correct engines.<name>.base_url, and run the stage again: it goes on from the requests that "
+                    "were answered"
+                )
+            try:
+                answer = await call(*arguments, **fields)
+            except OpenAIError as error:
+                self._unanswered = self._unanswered + 1 if _is_outage(error) else 0
+                # Some servers repeat the key they were sent.
+                reason = str(error).replace(self._key, "***")
+                raise RequestError(
+                    f"server {self._client.base_url}: {type(error).__name__}: {reason}"
+                ) from None
+            self._unanswered = 0
+            return answer
 
     async def close(self) -> None:
         """As the protocol."""
         await self._client.close()
+
+
+def _is_outage(error: OpenAIError) -> bool:
+    """Whether an error is the server's, not the request's."""
+    if isinstance(error, APIStatusError):
+        return error.status_code == HTTPStatus.TOO_MANY_REQUESTS or error.status_code >= 500
+    return isinstance(error, APIConnectionError)
 
 
 def _whole_text(message: Any) -> str:

@@ -95,13 +95,17 @@ class EpisodeFailed(Exception):
 
 
 class EnvironmentModelFailed(EpisodeFailed):
-    """The environment model gave no answer, or one that can't be read.
-
-    An environment lets the exception through, or raises it for an unreadable answer. The episode becomes a row with
-    status speaker_error.
-    """
+    """The environment model gave no answer. An environment lets the exception through; the episode becomes a row with
+    status speaker_error."""
 
     status = "speaker_error"
+
+
+class EnvironmentModelUnreadable(EpisodeFailed):
+    """The environment model's answer can't be read. An environment raises it; the episode becomes a row with status
+    speaker_unreadable, which no outage explains (`faults.max_failed_share` does not count it)."""
+
+    status = "speaker_unreadable"
 
 
 class Ask(Protocol):

@@ -5,6 +5,7 @@ The eval split is only reported, never chosen by."""
 from collections.abc import Sequence
 
 from schemas.config import Config
+from schemas.rows.evaluated import LEAST_COVERAGE, coverage
 from storage.store import Store
 
 
@@ -21,7 +22,7 @@ def should_stop(rates: Sequence[float | None], patience: int | None) -> bool:
     """Whether `patience` evaluations have passed since the best one.
 
     Args:
-        rates: success rates in order; None where no episode was played to an end.
+        rates: success rates in order; None where too few episodes were played to an end (LEAST_COVERAGE).
         patience: None never stops.
     """
     return bool(rates) and patience is not None and len(rates) - 1 - best_evaluation(rates) >= patience
@@ -45,7 +46,9 @@ def stop_reason(store: Store, config: Config, before: int) -> str | None:
         committed = store.committed(config.run, "evaluation", iteration)
         if committed is not None:
             validated = committed.scan("evaluations").filter(split="validation").collect()
-            rates |= dict(validated.select("iteration", "success_rate").iter_rows())
+            for row in validated.iter_rows(named=True):
+                covered = coverage(row["episodes"], row["failed_episodes"]) or 0.0
+                rates[row["iteration"]] = row["success_rate"] if covered >= LEAST_COVERAGE else None
     if not should_stop(list(rates.values()), config.evaluation.patience):
         return None
     best = list(rates)[best_evaluation(list(rates.values()))]

@@ -22,11 +22,12 @@ from tasks.engines.request_journal import RequestJournal
 from tasks.engines.vllm.servers import put_to_sleep
 from tasks.pipeline.commit import StageRun, begin_run, commit_output
 from tasks.pipeline.decision import Decision, decide
+from tasks.pipeline.faults import refuse_outage
 from tasks.pipeline.registry import STAGES
 from tasks.runtime.context import StageContext, Workspace
 from tasks.runtime.progress import Progress, Report
 from tasks.runtime.role_client import RoleClient
-from tasks.runtime.stage import StageFailed
+from tasks.runtime.stage import StageInterrupted
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ async def carry_out(
 
     Raises:
         StageFailed: it can't give a usable output; nothing is committed, finished requests are kept.
+        StageInterrupted: likewise, by a fault that may pass.
         StoreError: an input file is missing or damaged; it is named.
     """
     if decision.reuse and decision.committed is not None:
@@ -122,8 +124,9 @@ async def _compute(
                 log.warning("not put to sleep: %s", reason)
         try:
             output = await stage.run(ctx)
+            refuse_outage(key.stage, output.tables, config.faults.max_failed_share)
         except* EngineDied as died:
-            raise StageFailed(f"{key.stage}: {next(_leaves(died))}") from died
+            raise StageInterrupted(f"{key.stage}: {next(_leaves(died))}") from died
         finally:
             await roles.close()
             if journal:

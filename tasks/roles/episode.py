@@ -31,8 +31,9 @@ async def play_episode(
     """Play one episode with the policy, or with random legal actions in a share of steps (`uniform`).
 
     The environment's own end is `done`; reaching `rollout.max_steps` is `truncated`. A request that the
-    engine refuses ends the episode with status engine_error, one of the environment model with speaker_error, an
-    environment that breaks with environment_error: its last step is not there, the earlier ones are truncated.
+    engine refuses ends the episode with status engine_error, one of the environment model with speaker_error (an
+    answer that can't be read: speaker_unreadable), an environment that breaks with environment_error: its last step is
+    not there, the earlier ones are truncated.
 
     Args:
         ctx: the stage's context.

@@ -23,6 +23,11 @@ class StageFailed(Exception):
     """A stage can't give a usable output; nothing is committed. The message names the remedy."""
 
 
+class StageInterrupted(StageFailed):
+    """A stage failed by a fault that may pass: a server that ended, an environment that does not answer. The same
+    stage, run again, goes on from the requests that were answered."""
+
+
 @dataclass(frozen=True)
 class Inputs:
     """What a stage reads.

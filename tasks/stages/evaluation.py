@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from schemas.config import Config
 from schemas.rows import Episode, Evaluation, Retention, Split, Transition
-from schemas.rows.evaluated import Evaluated
+from schemas.rows.evaluated import Evaluated, coverage
 from tasks.environments import make_environment
 from tasks.environments.base import Task, Unplayable
 from tasks.environments.splits import played_tasks
@@ -73,7 +73,7 @@ def _measure(
 ) -> tuple[Evaluation, dict[str, float]]:
     """The row of a split's episodes, and its metrics."""
     played = [r.episode for r in results if r.episode.status == "ok"]
-    successes = sum(e.success for e in played)
+    successes, covered = sum(e.success for e in played), coverage(len(played), len(results) - len(played))
     metrics = episode_metrics(results)
     low, high = wilson_interval(successes, len(played)) if played else (None, None)
     row = Evaluation(
@@ -86,6 +86,7 @@ def _measure(
         environment=ctx.environment.name,
         episodes=len(played),
         failed_episodes=len(results) - len(played),
+        coverage=covered,
         successes=successes,
         success_rate=metrics.get("success_rate"),
         success_low=low,
@@ -96,6 +97,8 @@ def _measure(
         invalid_action_rate=metrics.get("invalid_action_rate"),
         pass_hat=pass_hat(played),
     )
+    if covered is not None:
+        metrics = {**metrics, "coverage": covered}
     if low is not None and high is not None:
         metrics = {**metrics, "success_low": low, "success_high": high}
     if row.pass_hat is not None:
@@ -116,7 +119,7 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
 
 STAGE = Stage(
     name="evaluation",
-    version=7,
+    version=8,
     pool="inference",
     reads=(),
     writes=(Episode, Transition, Evaluation, Retention),

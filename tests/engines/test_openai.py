@@ -1,7 +1,10 @@
 """The openai backend against a real server on this machine: a small application in front of a real engine."""
 
 import asyncio
+import json
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,9 @@ from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import Message, RequestError, ToolCall
 from tasks.chat.response_parser import Call, read_calls, split_reasoning
 from tasks.engines.backends import EngineConfigError, build_engine, check_engine
-from tasks.engines.protocol import Adapter, Completion, Request, Sampling, ScoreRequest
+from tasks.engines.openai import UNANSWERED, OpenAIEngine
+from tasks.engines.protocol import Adapter, Completion, EngineDied, Request, Sampling, ScoreRequest
+from tests.support.local_http import answering
 from tests.support.openai_server import KEY, served
 
 QUESTION = (Message(role="user", content="Name a number."),)
@@ -126,6 +131,46 @@ def test_a_refused_request_fails_alone_and_never_shows_the_key(
         await engine.close()
 
     asyncio.run(checks())
+
+
+@pytest.mark.parametrize(
+    ("status", "dead"), [(500, True), (503, True), (429, True), (400, False), (422, False)]
+)
+def test_a_server_without_answers_is_asked_no_further_and_one_that_refuses_is(
+    status: int, dead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_KEY", KEY)
+
+    async def ask(url: str) -> list[BaseException | Completion]:
+        engine = OpenAIEngine(section(f"{url}/v1", max_retries=0))
+        request = Request(QUESTION, Sampling())
+        said = await asyncio.gather(*[engine.generate(request) for _ in range(30)], return_exceptions=True)
+        await engine.close()
+        return said
+
+    with answering(lambda request: (status, b"{}")) as local:
+        said = asyncio.run(ask(local.url))
+    assert UNANSWERED <= sum(type(answer) is RequestError for answer in said) == len(local.asked)
+    assert len(local.asked) < UNANSWERED + 4 if dead else len(local.asked) == 30, "four are under way at once"
+    assert sum(isinstance(answer, EngineDied) for answer in said) == 30 - len(local.asked)
+
+
+def test_an_answer_between_failures_keeps_the_requests_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_KEY", KEY)
+    message = {"role": "assistant", "content": "4"}
+    body = json.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}).encode()
+    numbers = count(1)
+
+    async def ask(url: str) -> None:
+        engine = OpenAIEngine(section(f"{url}/v1", max_retries=0))
+        for _ in range(20):
+            with suppress(RequestError):
+                await engine.generate(Request(QUESTION, Sampling()))
+        await engine.close()
+
+    with answering(lambda request: (500, b"{}") if next(numbers) % UNANSWERED else (200, body)) as local:
+        asyncio.run(ask(local.url))
+    assert len(local.asked) == 20
 
 
 def test_an_unset_key_is_named_and_unknown_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

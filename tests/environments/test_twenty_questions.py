@@ -14,7 +14,7 @@ from schemas.config import Config, EnvironmentSection
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from tasks.chat.messages import Message
 from tasks.environments import UnusableEnvironment, make_environment
-from tasks.environments.base import EnvironmentModelFailed, Step, Task, asks_model, would_accept
+from tasks.environments.base import EnvironmentModelUnreadable, Step, Task, asks_model, would_accept
 from tasks.environments.twenty_questions import TwentyQuestions, names
 from tasks.environments.twenty_questions.oracles import FORMS, Facts, oracle_messages
 from tasks.environments.twenty_questions.questions import read_question
@@ -318,7 +318,7 @@ def test_a_model_is_asked_about_the_object_and_one_question_alone() -> None:
 
     game.connect(ask)
     with pytest.raises(
-        EnvironmentModelFailed,
+        EnvironmentModelUnreadable,
         match="the oracle wrote 'I would not say', which is none of Yes, No and Invalid",
     ):
         play(game, task, ["Is it a plane?", "no question", "Is it a bird?"])

@@ -53,6 +53,15 @@ def test_the_reason_names_the_best_iteration_and_only_validated_ones_count(
     assert stop_reason(store, make_config(), 7) is None
 
 
+def test_an_evaluation_with_too_many_failed_episodes_is_no_peak(
+    make_config: Callable[..., Config], store: Store
+) -> None:
+    for iteration, (successes, failed) in enumerate([(3, 0), (10, 1), (4, 0)]):
+        rows = [evaluation("p", successes, iteration=iteration, split="validation", failed=failed)]
+        commit_rows(store, "evaluation", iteration, {"evaluations": rows})
+    assert stop_reason(store, make_config(evaluation={"patience": 1}), 3) is None
+
+
 def test_evaluations_without_validation_figures_stop_nothing(
     make_config: Callable[..., Config], store: Store
 ) -> None:

@@ -107,7 +107,10 @@ def test_a_user_who_fails_to_answer_ends_the_episode_with_a_status(
 ) -> None:
     options = {"eval_split": "dev", "train_split": "train"}
     config = serving(
-        {"options": options, "model": {"engine": "user"}}, algorithm="react", evaluation={"episodes": 20}
+        {"options": options, "model": {"engine": "user"}},
+        algorithm="react",
+        evaluation={"episodes": 20},
+        faults={"max_failed_share": 1.0},
     )
     (result,) = iterate(config)
     episodes = result.committed.scan("episodes").collect()

@@ -38,6 +38,7 @@ def arena(make_config: Callable[..., Config]) -> Callable[..., Config]:
             },
             model={"context_length": 8000},
             rollout={"episodes": 6, "max_steps": 5},
+            faults={"max_failed_share": 1.0},
         )
 
     return make

@@ -67,7 +67,7 @@ def test_a_model_answers_and_an_answer_that_is_none_ends_its_episode(
     begin_iteration(store, config, 0)
     made = asyncio.run(run_stage(store, config, "rollout", 0)).committed
     steps, episodes = made.scan("transitions").collect(), made.scan("episodes").collect()
-    broken = episodes.filter(status="speaker_error")
+    broken = episodes.filter(status="speaker_unreadable")
     assert broken.height and broken["error"].str.contains("the oracle wrote 'Perhaps.'").all()
     for action, said in zip(steps["action"], steps["next_observation"], strict=True):
         assert said.startswith("Yes" if "animal" in action else "No")

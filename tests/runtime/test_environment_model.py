@@ -44,6 +44,7 @@ def asked(make_config: Callable[..., Config]) -> Callable[..., Config]:
             rollout={"episodes": 8},
             replay={"transitions": 4},
             improvement={"states": 3},
+            faults={"max_failed_share": 1.0},
         )
 
     return make
@@ -69,7 +70,13 @@ def test_a_failed_answer_ends_its_own_episode_and_the_rest_of_the_iteration_goes
     held_out = results["evaluation"].scan("episodes").collect()
     assert held_out["status"].to_list()[1] == "speaker_error", "eval task 1 can't even be opened"
     assert held_out["steps"].to_list()[1] == 0
-    assert results["evaluation"].scan("evaluations").collect()["failed_episodes"].item() >= 1
+    evaluated = results["evaluation"].scan("evaluations").collect().row(0, named=True)
+    assert evaluated["failed_episodes"] >= 1
+    assert (
+        evaluated["coverage"]
+        == evaluated["episodes"] / 3
+        == results["evaluation"].manifest.metrics["coverage"]
+    )
 
 
 def play_rollout(store: Store, config: Config) -> Committed:

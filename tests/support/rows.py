@@ -200,9 +200,15 @@ def training_steps(count: int, stage: str = "critic-sft") -> list[TrainingStep]:
 
 
 def evaluation(
-    policy_version: str, successes: int, *, iteration: int = 0, run: str = "trial", split: Evaluated = "eval"
+    policy_version: str,
+    successes: int,
+    *,
+    iteration: int = 0,
+    run: str = "trial",
+    split: Evaluated = "eval",
+    failed: int = 0,
 ) -> Evaluation:
-    """An evaluation over ten episodes."""
+    """An evaluation over ten episodes, beside those that failed."""
     return Evaluation(
         run=run,
         iteration=iteration,
@@ -210,7 +216,8 @@ def evaluation(
         policy_version=policy_version,
         environment="game",
         episodes=10,
-        failed_episodes=0,
+        failed_episodes=failed,
+        coverage=10 / (10 + failed),
         successes=successes,
         success_rate=successes / 10,
         success_low=0.0,

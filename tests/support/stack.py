@@ -33,6 +33,7 @@ CONFIG: dict[str, Any] = {
     "critic": {"batch_rows": 8},
     "policy": {"batch_rows": 8},
     "evaluation": {"episodes": 2},
+    "faults": {"retry_seconds": 0.1},
 }
 
 

@@ -2,6 +2,7 @@
 
 break   the role written in it kills the stage that asks it
 wait    no request is answered while it is there
+tired   the role and number written in it: so many of its next requests fail
 child   the next request leaves a process in a session of its own, as vLLM does, and its id in `child-pid`
 """
 
@@ -10,6 +11,7 @@ import os
 import subprocess
 from pathlib import Path
 
+from tasks.chat.messages import RequestError
 from tasks.engines.protocol import Request
 from tests.support.rules import number_game, role_of
 
@@ -19,6 +21,11 @@ async def steered(request: Request) -> str:
     steer, role = Path(os.environ["NLAC_TEST_STEER"]), role_of(request)
     if (steer / "break").exists() and (steer / "break").read_text() == role:
         raise SystemExit(f"broken on purpose: {role}")
+    if (steer / "tired").exists():
+        tired, left = (steer / "tired").read_text().split()
+        if role == tired and int(left):
+            (steer / "tired").write_text(f"{tired} {int(left) - 1}")
+            raise RequestError("tired on purpose")
     if (steer / "child").exists():
         (steer / "child").unlink()
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)

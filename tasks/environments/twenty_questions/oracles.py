@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from tasks.chat.messages import Message
-from tasks.environments.base import Ask, EnvironmentModelFailed
+from tasks.environments.base import Ask, EnvironmentModelUnreadable
 from tasks.environments.twenty_questions.names import key
 from tasks.environments.twenty_questions.questions import Question
 from tasks.environments.twenty_questions.things import Thing
@@ -77,13 +77,14 @@ async def ask_oracle(ask: Ask, thing: Thing, question: str, turn: int) -> Answer
     """The environment model's answer. It sees only the object and this question, so equal questions are equal requests.
 
     Raises:
-        EnvironmentModelFailed: the request failed, or the answer is neither Yes, No nor Invalid.
+        EnvironmentModelFailed: the request failed.
+        EnvironmentModelUnreadable: the answer is neither Yes, No nor Invalid.
     """
     said = await ask(oracle_messages(thing, question), request_key=str(turn), regex=ANSWER_REGEX)
     first = said.strip(" \t\n.*\"'").split(maxsplit=1)[:1]
     answer = ANSWERS.get(first[0].strip(".,;:!*\"'").casefold()) if first else None
     if answer is None:
-        raise EnvironmentModelFailed(
+        raise EnvironmentModelUnreadable(
             f"the oracle wrote {said[:80]!r}, which is none of Yes, No and Invalid; set environment.model.structured "
             "to true, or use another model"
         )
