@@ -78,6 +78,7 @@ def train(job: TrainingJob, on_step: OnStep) -> TrainingResult:
         label_tokens=dict.fromkeys(rows, 10),
         too_long={},
         target_moved=None if job.tau is None else 1.0 - (1.0 - job.tau) ** total,
+        micro_batch_rows=job.section.micro_batch_rows,
     )
 
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from tasks.training.divergence import finite
 from tasks.training.ema import TargetParameters
 from tasks.training.optimizer import Optimizer
-from tasks.training.processes import placed_as, whole
+from tasks.training.processes import placed_as
 from tasks.training.records import StepRecord, TrainingError
 from tasks.training.trainable import Trainable
 
@@ -71,18 +72,20 @@ class Checkpoint:
         return True
 
     def save_if_due(self, total: int) -> None:
-        """Write the file after each `every`-th of `total` steps, except the last."""
+        """Write the file after each `every`-th of `total` steps, except the last.
+
+        Raises:
+            TrainingError: a parameter is not finite. The file stays as it was: the last good one.
+        """
         done = len(self.steps)
         if self.path is None or not self.every or done % self.every or done == total:
             return
         content = {
             "steps": [asdict(record) for record in self.steps],
             "scores": self.scores,
-            "parameters": {name: whole(value) for name, value in self.trainable.parameters.items()},
+            "parameters": finite(self.trainable.parameters, f"step {done - 1}"),
             "optimizer": self.adamw.state(),
-            "target": {name: whole(value) for name, value in self.average.tensors.items()}
-            if self.average
-            else None,
+            "target": finite(self.average.tensors, f"step {done - 1}") if self.average else None,
             "rng": torch.get_rng_state(),
         }
         if self.trainable.processes.first:

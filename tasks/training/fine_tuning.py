@@ -120,6 +120,13 @@ async def fine_tune(
     except TrainingError as error:
         raise StageFailed(str(error)) from error
     ctx.trained_tokens += sum(step.tokens for step in result.steps)
+    if result.micro_batch_rows < training.micro_batch_rows:
+        ctx.log.warning(
+            "memory did not hold micro-batches of %d rows, so they had %d; set %s.micro_batch_rows to that",
+            training.micro_batch_rows,
+            result.micro_batch_rows,
+            section,
+        )
     rows = [
         TrainingRow(
             run=ctx.config.run,
@@ -158,6 +165,7 @@ async def fine_tune(
         "last_demonstration_loss": steps[-1].demonstration_loss,
         "last_anchor_kl": steps[-1].anchor_kl,
         "target_moved": result.target_moved,
+        "micro_batch_rows": float(result.micro_batch_rows),
     }
     metrics |= {name: value for name, value in optional.items() if value is not None}
     return Trained(result, rows, steps, metrics)

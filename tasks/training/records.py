@@ -41,3 +41,4 @@ class TrainingResult:
     label_tokens: dict[str, int]
     too_long: dict[str, str]  # rows left out, with the reason
     target_moved: float | None  # 1 - (1 - tau)^steps; None where the target is not updated
+    micro_batch_rows: int  # at the end: fewer than configured where memory did not hold those

@@ -12,6 +12,7 @@ from tasks.training.batches import micro_batches
 from tasks.training.cpu.parallel_micro_batches import ParallelMicroBatches
 from tasks.training.data import Encoded
 from tasks.training.loss import row_coefficients, token_losses
+from tasks.training.memory import within_memory
 from tasks.training.optimizer import Optimizer
 from tasks.training.records import StepRecord, TrainingError
 from tasks.training.trainable import Trainable
@@ -38,7 +39,8 @@ def take_step(
         anchor: the KL to the model that training began from; None: not computed.
 
     Raises:
-        TrainingError: memory does not suffice, or the loss or a gradient is not finite.
+        MicroBatchTooLarge: memory does not hold a micro-batch; nothing has changed.
+        TrainingError: the loss or a gradient is not finite.
     """
     coefficients = {row.row_id: share for row, share in zip(batch, row_coefficients(batch), strict=True)}
     anchored = anchor.tokens(batch) if anchor else 0
@@ -57,35 +59,30 @@ def take_step(
         weights = (role * shares * counts).repeat_interleave(lengths, dim=1)  # [role, label token]
         kl = torch.zeros((), device=device)
         gradients: Sequence[torch.Tensor | None] = ()
-        try:
-            # The processes of a sharded model all run the base model, or none does.
-            if anchor and (trainable.sharded or anchor.tokens(some)):
-                per_token, divergences = anchored_losses(trainable.model, some, anchor.base, trainable.dtype)
-                held = torch.tensor([row.row_id in anchor.rows for row in some]).repeat_interleave(lengths)
-                kl = (held * counts / anchored).to(device) @ divergences
-            else:
-                per_token = token_losses(trainable.model, some, trainable.dtype)
-            losses = weights.to(device) @ per_token
-            loss = losses.sum() + anchor.coefficient * kl if anchor else losses.sum()
-            if parallel.count == 1:
-                loss.backward()
-            else:
-                gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        except torch.OutOfMemoryError as error:
-            raise TrainingError(
-                f"step {number}: the device's memory does not hold {len(some)} rows with "
-                f"{sum(row.tokens for row in some)} tokens; lower micro_batch_rows of this training section"
-            ) from error
+        # The processes of a sharded model all run the base model, or none does.
+        if anchor and (trainable.sharded or anchor.tokens(some)):
+            per_token, divergences = anchored_losses(trainable.model, some, anchor.base, trainable.dtype)
+            held = torch.tensor([row.row_id in anchor.rows for row in some]).repeat_interleave(lengths)
+            kl = (held * counts / anchored).to(device) @ divergences
+        else:
+            per_token = token_losses(trainable.model, some, trainable.dtype)
+        losses = weights.to(device) @ per_token
+        loss = losses.sum() + anchor.coefficient * kl if anchor else losses.sum()
+        if parallel.count == 1:
+            loss.backward()
+        else:
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         return torch.cat([losses.detach(), kl.detach()[None]]), gradients
 
     processes = trainable.processes
     parts = [part for part in processes.share(micro_batches(batch, size)) if part[1] or trainable.sharded]
     totals = torch.zeros(len(ROLES) + 1, device=device)
-    for part_totals, gradients in parallel.map(compute, parts):
-        totals += part_totals
-        for parameter, gradient in zip(parameters, gradients, strict=False):
-            if gradient is not None:
-                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+    with within_memory(trainable, f"step {number}", size):
+        for part_totals, gradients in parallel.map(compute, parts):
+            totals += part_totals
+            for parameter, gradient in zip(parameters, gradients, strict=False):
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
     processes.sum_gradients(parameters)
     *by_role, kl_mean = processes.sum(totals).tolist()
     losses_by_role = dict(zip(ROLES, by_role, strict=True))

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from peft.helpers import disable_input_dtype_casting
@@ -15,11 +16,13 @@ from tasks.training.anchor import make_anchor
 from tasks.training.batches import MixedIn, micro_batches, plan_batches
 from tasks.training.checkpoint import Checkpoint
 from tasks.training.data import Encoded, TooLong, encode
+from tasks.training.divergence import finite, refuse_divergence
 from tasks.training.ema import TargetParameters
 from tasks.training.job import OnStep, TrainingJob
 from tasks.training.loss import label_logprobs
+from tasks.training.memory import halving, within_memory
 from tasks.training.optimizer import Optimizer
-from tasks.training.processes import ALONE, Processes, whole
+from tasks.training.processes import ALONE, Processes
 from tasks.training.records import NothingToTrain, TrainingError, TrainingResult
 from tasks.training.step import take_step
 from tasks.training.trainable import Trainable, make_trainable, target_tensors
@@ -39,7 +42,8 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
 
     Raises:
         NothingToTrain: no row of the stage's own is left; no model has been loaded.
-        TrainingError: a loss or gradient is not finite, memory does not suffice, or an input does not fit.
+        TrainingError: a loss, gradient or parameter is not finite, the loss diverges, memory does not hold one row, or
+            an input does not fit.
     """
     section, tau = job.section, job.tau
     own, too_long = _encode(job.rows.main, job.model)
@@ -60,6 +64,7 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
     size = section.micro_batch_rows
     passes = math.ceil(section.batch_rows / size / processes.size)
     trainable = make_trainable(job.model, job.start.parameters, job.seed, job.trainer, processes, passes)
+    vocabulary = trainable.model.get_output_embeddings().weight.shape[0]
     anchored = frozenset(row.row_id for row in own)
     anchor = make_anchor(job.anchor.kl, anchored, trainable, job.model, job.start.anchor)
     adamw = Optimizer(trainable.parameters, section, job.start.optimizer, job.lr_scale)
@@ -70,12 +75,15 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
     # peft casts each adapter's input to the adapter's float32, and autocast would only cast it back.
     with disable_input_dtype_casting(trainable.model):
         if not state.restore():
-            state.scores = _scores(trainable, own, size) if job.scores else {}
+            scored = own if job.scores else []
+            state.scores, size = halving(size, lambda size: _scores(trainable, scored, size))
         for record in state.steps:
             on_step(record, len(plan))
         for number in range(len(state.steps), len(plan)):
             batch = [rows[i] for i in plan[number]]
-            state.steps.append(take_step(trainable, adamw, batch, number, size, anchor))
+            record, size = halving(size, partial(take_step, trainable, adamw, batch, number, anchor=anchor))
+            state.steps.append(record)
+            refuse_divergence(state.steps, vocabulary)
             if average is not None:
                 average.update(trainable.tensors)
             on_step(state.steps[-1], len(plan))
@@ -90,6 +98,7 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
         label_tokens={row.row_id: len(row.label_ids) for row in rows},
         too_long=too_long,
         target_moved=None if average is None else average.moved,
+        micro_batch_rows=size,
     )
 
 
@@ -121,17 +130,19 @@ def _scores(trainable: Trainable, rows: Sequence[Encoded], size: int) -> dict[st
 
     batches = micro_batches([row for row in rows if row.scored_segment is not None], size)
     shared = [some for some, _ in trainable.processes.share(batches)]
-    scored = trainable.parallel.map(of_rows, shared)
-    return trainable.processes.gather({row_id: score for part in scored for row_id, score in part.items()})
+    with within_memory(trainable, "scoring", size):
+        parts = list(trainable.parallel.map(of_rows, shared))
+    return trainable.processes.gather({row_id: score for part in parts for row_id, score in part.items()})
 
 
 def _write(
     job: TrainingJob, trainable: Trainable, adamw: Optimizer, average: TargetParameters | None
 ) -> None:
-    """Write what the stage leaves. Every process gathers its shards; the first writes."""
-    folders = {"adapter": trainable.tensors} | ({} if average is None else {"target": average.tensors})
-    for folder, tensors in folders.items():
-        content = {name: whole(tensor) for name, tensor in tensors.items()}
+    """Write what the stage leaves. Every process gathers its shards; the first writes, and nothing where a parameter is
+    not finite."""
+    tensors = {"adapter": trainable.tensors} | ({} if average is None else {"target": average.tensors})
+    folders = {folder: finite(content, "the last step") for folder, content in tensors.items()}
+    for folder, content in folders.items():
         if trainable.processes.first:
             trainable.write(content, job.out / folder)
     moments = adamw.state()

@@ -88,7 +88,7 @@ def priorities(
     too_long: dict[str, str] | None = None,
 ) -> dict[str, Priority]:
     ctx = stage_context(Config(), NLAC, "critic-sft", Inputs(), at)
-    trained = TrainingResult([], scores, {}, {}, {}, too_long or {}, None)
+    trained = TrainingResult([], scores, {}, {}, {}, too_long or {}, None, 1)
     samples = [*drawn, *(sample(n, t.transition_id, 9.0) for n, t in enumerate(targets))]
     found = measure_priorities(ctx, samples, targets, trained)
     assert len({row.transition_id for row in found}) == len(found)

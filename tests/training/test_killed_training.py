@@ -57,9 +57,9 @@ def test_a_killed_stage_of_two_processes_goes_on_in_one(
     taken: list[int] = []
     take_step = trainer.take_step
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **named: Any) -> Any:
         taken.append(arguments[3])
-        return take_step(*arguments)
+        return take_step(*arguments, **named)
 
     monkeypatch.setattr(trainer, "take_step", counted)
     alone = config.model_copy(update={"trainer": config.trainer.model_copy(update={"processes": 1})})

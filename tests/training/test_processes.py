@@ -170,9 +170,9 @@ def test_random_numbers_go_on_where_they_were(
     drawn: list[float] = []
     taken = trainer.take_step
 
-    def drawing(*arguments: Any) -> StepRecord:
+    def drawing(*arguments: Any, **named: Any) -> StepRecord:
         drawn.append(torch.rand(1).item())
-        return taken(*arguments)
+        return taken(*arguments, **named)
 
     monkeypatch.setattr(trainer, "take_step", drawing)
     resumable: dict[str, Any] = {
@@ -201,9 +201,9 @@ def test_what_was_done_before_the_kill_is_not_done_again(
     numbers: list[int] = []
     taken = trainer.take_step
 
-    def counted(*arguments: Any) -> StepRecord:
+    def counted(*arguments: Any, **named: Any) -> StepRecord:
         numbers.append(arguments[3])
-        return taken(*arguments)
+        return taken(*arguments, **named)
 
     monkeypatch.setattr(trainer, "take_step", counted)
     run(model_section, tmp_path / "out", **resumable)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from schemas.config import ModelSection, TrainingSection
+from schemas.config import ModelSection, TrainerSection, TrainingSection
 from schemas.rows import Row, TrainingStep
 from tasks.chat.tokenizers import ChatTokenizer
+from tasks.training import step as training_step
 from tasks.training import trainer
 from tasks.training.adapters import WEIGHTS, form_of
 from tasks.training.data import encode
+from tasks.training.divergence import refuse_divergence
 from tasks.training.model import load_base
 from tasks.training.records import NothingToTrain, StepRecord, TrainingError, TrainingResult
 from tasks.training.trainable import make_trainable
@@ -191,6 +194,116 @@ def test_a_loss_that_is_not_finite_names_the_step_and_writes_nothing(
     section = SECTION.model_copy(update={"learning_rate": 1e30, "epochs": 3})
     with pytest.raises(TrainingError, match=r"step [1-9]: .* lower learning_rate"):
         run(model_section, tmp_path / "out", section)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_last_step_that_breaks_the_parameters_writes_nothing(
+    model_section: ModelSection, tmp_path: Path
+) -> None:
+    section = SECTION.model_copy(
+        update={"learning_rate": 1e39}
+    )  # beyond float32; the one step's loss is fine
+    with pytest.raises(TrainingError, match=r"the last step: .* is not finite; lower learning_rate"):
+        run(model_section, tmp_path / "out", section, main=CRITICS[:3], mix=0.0)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_checkpoint_never_holds_broken_parameters(model_section: ModelSection, tmp_path: Path) -> None:
+    section = SECTION.model_copy(update={"learning_rate": 1e39})
+    checkpoint = tmp_path / "checkpoint.pt"
+    every = TrainerSection(checkpoint_steps=1)
+    with pytest.raises(TrainingError, match=r"step 0: .* is not finite"):
+        run(model_section, tmp_path / "out", section, checkpoint=checkpoint, trainer=every)
+    assert not checkpoint.exists(), "a stage that is run again would never come out of it"
+
+
+def test_a_diverging_loss_ends_the_training_and_writes_nothing(
+    model_section: ModelSection, tmp_path: Path
+) -> None:
+    section = SECTION.model_copy(update={"learning_rate": 1.0, "epochs": 40})
+    whole = model_section.model_copy(update={"train": "full"})
+    told: list[float] = []
+    with pytest.raises(TrainingError, match=r"step \d+: the loss diverges: .* lower learning_rate"):
+        run(whole, tmp_path / "out", section, on_step=lambda record, total: told.append(record.loss))
+    assert len(told) < 80 and not (tmp_path / "out").exists()
+
+
+def step(number: int, critic: float, policy: float | None = None) -> StepRecord:
+    return StepRecord(
+        step=number,
+        loss=critic + (policy or 0.0),
+        critic_loss=critic,
+        policy_loss=policy,
+        chat_loss=None,
+        demonstration_loss=None,
+        anchor_kl=None,
+        learning_rate=0.1,
+        grad_norm=1.0,
+        rows=4,
+        label_tokens=8,
+        tokens=16,
+    )
+
+
+@pytest.mark.parametrize(
+    ("losses", "diverges"),  # a uniform guess over 256 tokens costs 5.5 nats, and half as much again 8.3
+    [
+        ([2.0, 2.0, 2.0, 2.0], False),
+        ([2.0, 9.0, 9.0, 9.0], True),
+        ([2.0, 9.0, 9.0, 2.0], False),  # it came back
+        ([2.0, 8.0, 8.0, 8.0], False),  # worse than a guess, and not by half
+        ([9.0, 9.0, 9.0, 9.0], False),  # it began so
+        ([9.0, 14.0, 14.0, 14.0], True),
+        ([9.0, 9.0], False),
+    ],
+)
+def test_a_loss_diverges_that_stays_far_above_a_guess_and_above_its_beginning(
+    losses: list[float], diverges: bool
+) -> None:
+    steps = [step(number, 1.0, loss) for number, loss in enumerate(losses)]
+    if not diverges:
+        return refuse_divergence(steps, 256)
+    with pytest.raises(TrainingError, match=r"step 3: the loss diverges"):
+        refuse_divergence(steps, 256)
+
+
+def out_of_memory(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Micro-batches of more rows than `most` don't fit; the allocator itself says so, of every other one."""
+    computed, calls = training_step.token_losses, count()
+
+    def token_losses(model: Any, rows: Any, dtype: Any) -> Any:
+        if len(rows) > most and next(calls) % 2:
+            torch.empty(1 << 50, dtype=torch.uint8)
+        return computed(model, rows, dtype)
+
+    monkeypatch.setattr(training_step, "token_losses", token_losses)
+
+
+def test_micro_batches_that_memory_does_not_hold_are_halved_and_the_result_is_theirs(
+    model_section: ModelSection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    small = SECTION.model_copy(update={"micro_batch_rows": 1})
+    assert run(model_section, tmp_path / "small", small).micro_batch_rows == 1
+    out_of_memory(monkeypatch, 1)
+    result = run(model_section, tmp_path / "halved", SECTION)
+    assert result.micro_batch_rows == 1
+    said = "step 0: the device's memory does not hold micro-batches of 2 rows; it goes on with 1"
+    assert caplog.messages == [said], "later steps begin with what fitted"
+    for file in ("adapter/adapter_model.safetensors", "optimizer.pt"):
+        assert (tmp_path / "halved" / file).read_bytes() == (tmp_path / "small" / file).read_bytes()
+
+
+def test_a_row_that_memory_does_not_hold_is_refused_with_a_remedy(
+    model_section: ModelSection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out_of_memory(monkeypatch, 0)
+    with pytest.raises(TrainingError, match=r"of 1 rows; set trainer\.gradient_checkpointing"):
+        run(model_section, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
