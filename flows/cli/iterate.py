@@ -23,6 +23,7 @@ from flows.stack import control
 from flows.stack.environment import client_environment, stack_dir
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
+from tasks.loopback import open_loopback
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.registry import stages_of
 
@@ -143,7 +144,7 @@ def _lines(process: subprocess.Popen[str], display: Display) -> Iterator[str]:
 def _api(stack: control.Stack, path: str, body: object = None) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{stack.api_url}{path}", data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with open_loopback(request, 10) as answer:
         return dict(json.load(answer))
 
 

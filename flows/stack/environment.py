@@ -64,6 +64,10 @@ def client_environment(root: Path, api_url: str) -> dict[str, str]:
         "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(home / "storage"),
         "PREFECT_SERVER_MEMO_STORE_PATH": str(home / "memo_store.toml"),
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+        # The lower-case name wins over the other. No request to the stack goes through a proxy.
+        "no_proxy": ",".join(
+            filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1"))
+        ),
         "PYTHONUNBUFFERED": "1",
     }
     if searched := inherited.get("PYTHONPATH"):  # workers run in another folder

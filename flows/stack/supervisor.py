@@ -11,8 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -26,6 +24,7 @@ from flows.stack.processes import become_subreaper, end, listens, marked_process
 from schemas.load import PROJECT_ROOT, load_config
 from storage.store import Store
 from tasks.engines.vllm.servers import servers
+from tasks.loopback import open_loopback
 
 ORPHAN_GRACE_SECONDS = 5.0
 _PREFECT = [sys.executable, "-m", "prefect"]
@@ -94,8 +93,8 @@ class Supervisor:
             if self.services["server"][1].poll() is not None:
                 raise StackError(f"the Prefect server ended at once; see {log}")
             with (
-                suppress(urllib.error.URLError, OSError),
-                urllib.request.urlopen(f"{self.stack.api_url}/health", timeout=2),
+                suppress(OSError),
+                open_loopback(f"{self.stack.api_url}/health", 2),
             ):
                 if listens(self.services["server"][1].pid, self.port):
                     return

@@ -13,8 +13,11 @@ import pytest
 
 from schemas.config import EngineSection, ModelSection, ServeSection
 from schemas.load import PROJECT_ROOT
+from tasks.engines.reaper import start_ticks, watch
 from tasks.engines.vllm import leases, servers
+from tasks.engines.vllm.server_supervisor import _healthy
 from tasks.ports import free_port
+from tests.support.local_http import answering
 from tests.support.processes import all_end
 from tests.support.waiting import wait_until
 
@@ -77,8 +80,58 @@ def test_a_lease_counts_while_its_process_lives(tmp_path: Path, owner: subproces
 
 
 def test_another_process_with_the_same_pid_does_not_count(tmp_path: Path) -> None:
-    assert leases.is_alive(os.getpid(), psutil.Process().create_time())
-    assert not leases.is_alive(os.getpid(), psutil.Process().create_time() - 60)
+    own = leases.identity(os.getpid())
+    pid, started, boot, host = own.split("-", 3)
+    assert leases.is_alive(own)
+    assert not leases.is_alive(f"{pid}-{int(started) - 6000}-{boot}-{host}")
+    assert not leases.is_alive(f"{pid}-{started}-{'0' * 32}-{host}"), "the machine was started anew"
+
+
+def test_a_step_of_the_clock_voids_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = leases.hold(tmp_path, "stage")
+    read = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: read(process) + 3600)
+    assert leases.live(tmp_path) == [lease] and lease.exists()
+
+
+def test_a_lease_of_another_host_neither_counts_nor_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "host", lambda: "far-away.example")
+    lease = leases.hold(tmp_path, "stage")
+    assert leases.live(tmp_path) == [lease]
+    monkeypatch.undo()
+    assert leases.live(tmp_path) == [] and lease.exists()
+
+
+def test_a_reaper_kills_what_it_was_named_though_the_clock_has_moved(
+    owner: subprocess.Popen[bytes],
+) -> None:
+    assert str(start_ticks(owner.pid)).isdecimal()
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    reaper = watch([psutil.Process(owner.pid)])
+    reaper.communicate()
+    assert owner.wait(10) == -signal.SIGKILL
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+    assert start_ticks(other.pid) is None
+
+
+def test_our_own_servers_are_never_asked_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        answering(lambda request: (200, b"null")) as server,
+        answering(lambda request: (403, b"null")) as proxy,
+    ):
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        running = servers.Server(
+            supervisor=1, identity="", port=server.port, key="", state="ready", sleeps=False, started=0.0
+        )
+        assert servers.answers(running) and _healthy(server.port)
+    assert server.asked == ["GET /health"] * 2 and proxy.asked == []
 
 
 def test_a_server_ends_when_its_owner_is_killed(kept: Kept, owner: subprocess.Popen[bytes]) -> None:
@@ -101,10 +154,10 @@ def test_a_server_outlives_one_of_two_who_want_it(kept: Kept, owner: subprocess.
     leases.hold(kept.folder, "stack", owner.pid)
     kept.start()
     processes = kept.wait_ready()
-    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     stale = leases.hold(kept.folder, "stage", gone.pid)
     stage.unlink()
-    gone.wait()
+    gone.communicate(b"\n")
     wait_until(lambda: not stale.exists(), 15, "the supervisor's next look at the leases")
     assert all(process.is_running() for process in processes)
     owner.kill()

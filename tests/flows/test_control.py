@@ -94,6 +94,16 @@ def test_a_server_that_dies_or_is_silent_ends_the_start(tmp_path: Path) -> None:
     assert starting.services["server"][1].poll() is not None
 
 
+def test_prefect_is_not_asked_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("NO_PROXY", "example.org")
+    monkeypatch.delenv("no_proxy", raising=False)
+    environment = client_environment(tmp_path, "http://127.0.0.1:4217/api")
+    assert environment["no_proxy"] == "example.org,127.0.0.1"
+    monkeypatch.delenv("NO_PROXY")
+    assert client_environment(tmp_path, "http://127.0.0.1:4217/api")["no_proxy"] == "127.0.0.1"
+
+
 def test_without_a_checkout_no_address_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "PROJECT_ROOT", tmp_path)
     assert default_api_url() is None

@@ -1,19 +1,49 @@
 """Leases: a server lives while any process that holds a lease on it lives.
 
-A lease is an empty file whose name holds the pid and start time of its process. (Pids are reused, so a pid alone
-would not do.) The lease of a killed process is void at once, so nothing has to be released.
+A lease is an empty file whose name holds the identity of its process. The lease of a killed process is void at once, so
+nothing has to be released.
 """
 
 from __future__ import annotations
 
+import platform
 import secrets
 from pathlib import Path
 from typing import Literal
 
 import psutil
 
+from tasks.engines.reaper import start_ticks
+
 Kind = Literal["stack", "iteration", "stage"]
-_TOLERANCE_SECONDS = 1.0  # two processes read slightly different start times of a third
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host() -> str:
+    """The name of this machine."""
+    return platform.node()
+
+
+def identity(pid: int) -> str:
+    """What tells a process from all others: pid, start in ticks since the boot, boot and host. None of it moves with
+    the clock.
+
+    Raises:
+        psutil.NoSuchProcess: it has ended.
+    """
+    started = start_ticks(pid)
+    if started is None:
+        raise psutil.NoSuchProcess(pid)
+    boot = _BOOT_ID.read_text().strip().replace("-", "") if _BOOT_ID.exists() else "0"
+    return f"{pid}-{started}-{boot}-{host()}"
+
+
+def is_alive(process: str) -> bool:
+    """Whether the process of an identity lives here."""
+    try:
+        return identity(int(process.partition("-")[0])) == process
+    except psutil.NoSuchProcess:
+        return False
 
 
 def hold(folder: Path, kind: Kind, pid: int | None = None) -> Path:
@@ -27,30 +57,23 @@ def hold(folder: Path, kind: Kind, pid: int | None = None) -> Path:
     Raises:
         psutil.NoSuchProcess: that process has ended.
     """
-    process = psutil.Process(pid)
-    path = folder / "leases" / f"{kind}-{process.pid}-{process.create_time():.2f}-{secrets.token_hex(4)}"
+    holder = identity(psutil.Process(pid).pid)
+    path = folder / "leases" / f"{kind}-{holder}-{secrets.token_hex(4)}"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     return path
 
 
 def live(folder: Path, *kinds: Kind) -> list[Path]:
-    """Leases of living processes, of the given kinds or of all. Removes void ones."""
+    """Leases of living processes, of the given kinds or of all. Removes void ones; those of another host, which can't
+    be judged here, stay and don't count."""
     found = []
-    for path in (folder / "leases").glob("*-*-*-*"):
-        kind, pid, started, _ = path.name.rsplit("-", 3)
-        if not is_alive(int(pid), float(started)):
+    for path in (folder / "leases").glob("*-*-*-*-*-*"):
+        kind, rest = path.name.split("-", 1)
+        holder, _ = rest.rsplit("-", 1)
+        if is_alive(holder):
+            if not kinds or kind in kinds:
+                found.append(path)
+        elif holder.split("-", 3)[3] == host():
             path.unlink(missing_ok=True)
-        elif not kinds or kind in kinds:
-            found.append(path)
     return found
-
-
-def is_alive(pid: int, started: float) -> bool:
-    """Whether the process with this pid lives and was started then (seconds since the epoch)."""
-    try:
-        process = psutil.Process(pid)
-        same = abs(process.create_time() - started) < _TOLERANCE_SECONDS
-        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

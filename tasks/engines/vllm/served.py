@@ -10,7 +10,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, NotFoundError, OpenAIError
+from openai import (
+    APIConnectionError,
+    APIStatusError,
+    AsyncOpenAI,
+    DefaultAsyncHttpxClient,
+    NotFoundError,
+    OpenAIError,
+)
 
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import RequestError
@@ -57,6 +64,7 @@ class ServedEngine:
             api_key=self._server.key,
             timeout=REQUEST_SECONDS,
             max_retries=2,  # the server may have closed a connection that was kept open
+            http_client=DefaultAsyncHttpxClient(trust_env=False),  # never through http_proxy
         )
         self._concurrency = asyncio.Semaphore(section.max_batch)
         self._loading: dict[str, asyncio.Lock] = {}

@@ -15,9 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from threading import Event
 
@@ -27,6 +26,7 @@ from filelock import FileLock, Timeout
 from storage.files import replace_text
 from tasks.engines.reaper import REAPER, descendants, watch
 from tasks.engines.vllm import leases
+from tasks.loopback import open_loopback
 
 POLL_SECONDS = 0.3
 GRACE_SECONDS = 10.0
@@ -41,9 +41,9 @@ def _end_with_parent() -> None:
 
 def _healthy(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+        with open_loopback(f"http://127.0.0.1:{port}/health", 2) as answer:
+            return answer.status == HTTPStatus.OK
+    except OSError:
         return False
 
 
@@ -62,14 +62,13 @@ class ServerSupervisor:
         self.folder, self.port, self.seconds, self.sleeps = folder, port, seconds, sleeps
         self.silence, self.answered, self.checked = silence, 0.0, 0.0
         self.stopping = Event()
-        self.began = time.time()
+        self.began, self.clock = time.time(), time.monotonic()
         self.lock = FileLock(folder / "lock")
 
     def record(self, state: str) -> None:
-        own = psutil.Process()
         content = {
-            "supervisor": own.pid,
-            "supervisor_started": own.create_time(),
+            "supervisor": os.getpid(),
+            "identity": leases.identity(os.getpid()),
             "port": self.port,
             "key": os.environ.get("VLLM_API_KEY", ""),
             "state": state,
@@ -102,7 +101,7 @@ class ServerSupervisor:
                     if _healthy(self.port):
                         reaper = watch(descendants())
                         self._ready()
-                    elif time.time() - self.began > self.seconds:
+                    elif time.monotonic() - self.clock > self.seconds:
                         return
                 elif self._silent():
                     with (self.folder / "server.log").open("a", encoding="utf-8") as log:
@@ -119,7 +118,7 @@ class ServerSupervisor:
     def _ready(self) -> None:
         self.record("ready")
         self.answered = self.checked = time.monotonic()
-        line = {"started": self.began, "seconds": round(time.time() - self.began, 2)}
+        line = {"started": self.began, "seconds": round(time.monotonic() - self.clock, 2)}
         with (self.folder / "starts.jsonl").open("a", encoding="utf-8") as starts:
             starts.write(json.dumps(line) + "\n")
 

@@ -21,7 +21,6 @@ import secrets
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -39,6 +38,7 @@ from tasks.engines.models import model_digest, resolve_model
 from tasks.engines.protocol import EngineDied
 from tasks.engines.vllm import leases
 from tasks.engines.vllm.settings import engine_arguments, private_variables
+from tasks.loopback import open_loopback
 from tasks.ports import free_port
 
 POLL_SECONDS = 0.1
@@ -54,7 +54,7 @@ class Server(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     supervisor: int
-    supervisor_started: float
+    identity: str
     port: int
     key: str
     state: Literal["starting", "ready"]
@@ -67,8 +67,10 @@ class Server(BaseModel):
 
 
 def server_dir(section: EngineSection, model: ModelSection, cache_dir: Path) -> Path:
-    """Folder of the server that an engine's section describes. Imports neither torch nor vllm."""
+    """Folder of the server that an engine's section describes, on this host: another one that shares the data root has
+    its own. Imports neither torch nor vllm."""
     known = {
+        "host": leases.host(),
         "model": model_digest(model),
         "shape": model.model_dump(mode="json", exclude={"name"}),
         "sleep": section.serve.sleep if section.serve else None,
@@ -95,7 +97,7 @@ def read_server(folder: Path) -> Server | None:
         server = Server.model_validate_json((folder / "server.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValidationError):
         return None
-    return server if leases.is_alive(server.supervisor, server.supervisor_started) else None
+    return server if leases.is_alive(server.identity) else None
 
 
 def servers(cache_dir: Path) -> Iterator[tuple[Path, Server]]:
@@ -242,9 +244,9 @@ def answers(server: Server) -> bool:
 def _call(server: Server, method: str, path: str, seconds: float = CALL_SECONDS) -> Any:
     request = urllib.request.Request(server.root_url + path, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=seconds) as answer:
+        with open_loopback(request, seconds) as answer:
             return json.loads(answer.read() or "null")
-    except (urllib.error.URLError, OSError) as error:
+    except OSError as error:
         raise RequestError(f"the vLLM server at {server.root_url} does not answer {path}: {error}") from error
 
 

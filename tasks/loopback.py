@@ -1,0 +1,20 @@
+"""Requests to servers of our own on 127.0.0.1, which never go through a proxy (`http_proxy`)."""
+
+import urllib.request
+from http.client import HTTPResponse
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def open_loopback(request: str | urllib.request.Request, seconds: float) -> HTTPResponse:
+    """The answer of such a server; closed by the caller.
+
+    Args:
+        request: an address, or a whole request.
+        seconds: time limit.
+
+    Raises:
+        OSError: no answer, or (urllib.error.HTTPError) one that is an error.
+    """
+    answer: HTTPResponse = _OPENER.open(request, timeout=seconds)
+    return answer
