@@ -4,9 +4,12 @@ import asyncio
 import time
 
 import pytest
+import torch
 
 from tasks.chat.messages import RequestError
+from tasks.engines.local import batching
 from tasks.engines.local.batching import LINGER_S, QUIET_S, BatchWorker, Job
+from tasks.engines.protocol import EngineDied
 
 
 def job(payload: int, group: str = "", rows: int = 100) -> Job:
@@ -81,6 +84,75 @@ def test_a_worker_serves_one_loop_after_the_other() -> None:
         asyncio.run(leave())
         assert asyncio.run(asyncio.wait_for(ask(), 10)) == 7
     worker.close()
+
+
+def test_a_thread_that_ends_tells_those_who_wait_and_those_who_come(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def compute(jobs: list[Job]) -> None:
+        raise SystemExit("on purpose")
+
+    def chooses_none(pending: object) -> list[Job]:
+        raise ValueError("nothing can be chosen")
+
+    async def ask(worker: BatchWorker) -> None:
+        waiting = [worker.submit(job(number, rows=2)) for number in range(5)]
+        for said in await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 30):
+            assert isinstance(said, EngineDied) and "Run the stage again" in str(said)
+        with pytest.raises(EngineDied, match="the thread that computes requests has ended"):
+            await worker.submit(job(9))
+
+    ends, breaks = BatchWorker(compute, "ends"), BatchWorker(compute, "breaks")
+    asyncio.run(ask(ends))
+    monkeypatch.setattr(batching, "choose", chooses_none)
+    asyncio.run(ask(breaks))
+    assert "SystemExit" in caplog.text and "nothing can be chosen" in caplog.text
+    ends.close()
+    breaks.close()
+
+
+def test_a_batch_that_memory_does_not_hold_is_computed_in_halves_and_later_ones_are_no_larger() -> None:
+    batches: list[list[int]] = []
+    begun: list[int] = []
+
+    def compute(jobs: list[Job]) -> None:
+        batches.append([job.payload for job in jobs])
+        begun.extend(batches[-1])
+        jobs[0].finish(jobs[0].payload)
+        if len(jobs) > 3:
+            torch.empty(1 << 50, dtype=torch.uint8)  # the allocator itself says that there is no room
+        for one in jobs[1:]:
+            one.finish(one.payload)
+
+    async def ask(numbers: range) -> list[int]:
+        jobs = [Job(number, "", (0,), 100, restart=lambda n=number: begun.remove(n)) for number in numbers]
+        return await asyncio.gather(*map(worker.submit, jobs))
+
+    worker = BatchWorker(compute, "test")
+    assert asyncio.run(ask(range(11))) == list(range(11))
+    assert [len(batch) for batch in batches] == [11, 5, 2, 2, 5, 2, 2]
+    assert sorted(begun) == list(range(11)), "what was computed of the others was forgotten first"
+    batches.clear()
+    assert asyncio.run(ask(range(4))) == list(range(4))
+    assert [len(batch) for batch in batches] == [2, 2]
+    worker.close()
+
+
+def test_one_request_that_memory_does_not_hold_fails_alone() -> None:
+    def compute(jobs: list[Job]) -> None:
+        if any(one.payload == 2 for one in jobs):
+            torch.empty(1 << 50, dtype=torch.uint8)
+        for one in jobs:
+            one.finish(one.payload)
+
+    async def ask() -> list[object]:
+        return await asyncio.gather(*(worker.submit(job(n)) for n in range(4)), return_exceptions=True)
+
+    worker = BatchWorker(compute, "test")
+    *said, failed, last = asyncio.run(ask())
+    worker.close()
+    assert [*said, last] == [0, 1, 3] and isinstance(failed, RequestError)
+    assert "allocate memory" in str(failed)
 
 
 def test_a_computation_that_fails_fails_those_who_joined_it_too() -> None:

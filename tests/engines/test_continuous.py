@@ -52,6 +52,32 @@ def alone(model: PreTrainedModel, engine: TransformersEngine, request: Request) 
 
 
 @pytest.mark.slow
+def test_rows_that_memory_does_not_hold_together_write_the_same_one_by_one(
+    engine: TransformersEngine, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, rows_at_once = KVCache.decode, []
+
+    def held(
+        cache: KVCache, model: PreTrainedModel, starts: Sequence[int], last: torch.Tensor
+    ) -> torch.Tensor:
+        rows_at_once.append(len(starts))
+        if len(starts) > 1 and len(rows_at_once) > 3:
+            torch.empty(1 << 50, dtype=torch.uint8)  # the allocator itself says that there is no room
+        return decode(cache, model, starts, last)
+
+    monkeypatch.setattr(KVCache, "decode", held)
+    requests = [greedy(f"Guess number {number}. " + "Think. " * number) for number in range(3)]
+
+    async def ask() -> list[Completion]:
+        return await asyncio.gather(*map(engine.generate, requests))
+
+    for request, completion in zip(requests, asyncio.run(ask()), strict=True):
+        assert list(completion.token_ids) == alone(model, engine, request)
+    assert 3 in rows_at_once[:4] and set(rows_at_once[6:]) == {1}
+    asyncio.run(engine.close())
+
+
+@pytest.mark.slow
 def test_rows_that_come_and_go_write_what_they_would_write_alone(
     engine: TransformersEngine, model: PreTrainedModel
 ) -> None:

@@ -3,13 +3,15 @@
 A batch begins when the event loop of those tasks is at rest, so its contents depend on the requests, not on the speed
 of the machine. Requests that arrive while a batch runs join the next one, or this one if the computation asks for
 more. Each job's future is set as soon as its own result is known, so no caller waits for the slowest of its batch. A
-failing batch fails only its own jobs.
+failing batch fails only its own jobs. One that memory does not hold is computed again in halves, and later batches are
+no larger than those. If the thread itself ends, every caller is told.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -19,6 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.chat.messages import RequestError
+from tasks.engines.memory import is_out_of_memory, release_cached
+from tasks.engines.protocol import EngineDied
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +41,7 @@ class Job:
     group: Hashable
     size: tuple[int, ...]
     rows: int  # how many jobs like this one fit into a batch
+    restart: Callable[[], None] = lambda: None  # forgets what was computed of it
     future: Future[Any] = field(default_factory=Future)
 
     def finish(self, result: Any) -> None:
@@ -44,7 +49,7 @@ class Job:
         with suppress(InvalidStateError):
             self.future.set_result(result)
 
-    def fail(self, error: RequestError) -> None:
+    def fail(self, error: RequestError | EngineDied) -> None:
         """Give the caller an error, likewise."""
         with suppress(InvalidStateError):
             self.future.set_exception(error)
@@ -80,6 +85,8 @@ class BatchWorker:
         self._resting: asyncio.Task[None] | None = None  # a reference, since loops keep only weak ones
         self._rests = False
         self._closing = False
+        self._ended: EngineDied | None = None  # why the thread has ended by itself
+        self._most = sys.maxsize  # jobs of a batch; fewer once memory did not hold one
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -94,8 +101,11 @@ class BatchWorker:
 
         Raises:
             RequestError: the job failed, its batch failed, or the engine was closed.
+            EngineDied: the thread has ended.
         """
         with self._changed:
+            if self._ended:
+                raise self._ended
             if self._closing:
                 raise RequestError("the engine is closed")
             self._pending.append(job)
@@ -129,22 +139,55 @@ class BatchWorker:
         self._thread.join()
 
     def _run(self) -> None:
-        while batch := self._next_batch():
-            self._running = list(batch)
-            try:
-                self._compute(batch)
-            except Exception as error:
-                logger.exception("a batch of %d requests failed", len(self._running))
-                reason = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
-                failure = (
-                    error if isinstance(error, RequestError) else RequestError(f"the batch failed: {reason}")
+        try:
+            while batch := self._next_batch():
+                self._answer(batch)
+        except BaseException as error:
+            logger.exception("the thread that computes requests has ended")
+            with self._changed:
+                self._ended = EngineDied(
+                    f"the thread that computes requests has ended ({type(error).__name__}: {error}). Run the stage "
+                    "again: it goes on from the requests that were answered"
                 )
-                for job in self._running:
-                    job.fail(failure)
-            for job in self._running:
-                job.fail(RequestError("the engine gave no result for this request"))
+                for job in (*self._running, *self._pending):
+                    job.fail(self._ended)
         for job in self._pending:
             job.fail(RequestError("the engine was closed before this request ran"))
+
+    def _answer(self, batch: list[Job]) -> None:
+        """Set the futures of a batch's jobs, and of those that join it."""
+        batches = [batch]
+        while batches:
+            self._running = batches.pop()
+            left: list[Job] = []
+            try:
+                self._compute(list(self._running))
+            except Exception as error:
+                left = [job for job in self._running if not job.future.done()]
+                if len(left) < 2 or not is_out_of_memory(error):
+                    logger.exception("a batch of %d requests failed", len(self._running))
+                    reason = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
+                    failure = RequestError(f"the batch failed: {reason}")
+                    for job in self._running:
+                        job.fail(error if isinstance(error, RequestError) else failure)
+                    left = []
+            if left:  # here the error is gone, whose traceback held the memory
+                batches += self._halves(left)
+                continue
+            for job in self._running:
+                job.fail(RequestError("the engine gave no result for this request"))
+        self._running = []
+
+    def _halves(self, left: list[Job]) -> list[list[Job]]:
+        """Two batches of the jobs that memory did not hold together, the first one last."""
+        half = (len(left) + 1) // 2
+        self._most = min(self._most, half)
+        logger.warning("memory did not hold a batch of %d requests; it goes on with %d", len(left), half)
+        release_cached()
+        for job in left:
+            job.restart()
+            job.rows = min(job.rows, self._most)
+        return [left[half:], left[:half]]
 
     def _next_batch(self) -> list[Job]:
         """Blocks until there is a batch; empty when closing."""
@@ -154,7 +197,7 @@ class BatchWorker:
                 # A rest counts once: the responses of a batch wake the tasks that wait for them.
                 rested, self._rests = self._rests, False
                 if self._pending and rested:
-                    if batch := self._take(choose(self._pending)):
+                    if batch := self._take(choose(self._pending)[: self._most]):
                         return batch
                 elif self._pending and self._watched is not self._loop:
                     self._watch()
@@ -197,4 +240,6 @@ class BatchWorker:
         """Remove jobs from the queue; returns those whose callers still wait."""
         taken = set(map(id, chosen))
         self._pending = [job for job in self._pending if id(job) not in taken]
+        for job in chosen:
+            job.rows = min(job.rows, self._most)
         return [job for job in chosen if job.future.set_running_or_notify_cancel()]

@@ -90,7 +90,8 @@ class TransformersEngine:
         shape = (padded(len(prompt)), padded(request.sampling.max_tokens))
         group = ("generate", request.adapter, shape if self._section.deterministic else None)
         requested = GenerationRequest(row, Text(request.adapter.digest if request.adapter else "", prompt))
-        job = Job(requested, group, (request.sampling.max_tokens, len(prompt)), self._section.max_batch)
+        size = (request.sampling.max_tokens, len(prompt))
+        job = Job(requested, group, size, self._section.max_batch, row.restart)
         try:
             completion: Completion = await self._worker.submit(job)
         except asyncio.CancelledError:

@@ -67,11 +67,17 @@ class Row:
             self.matcher = xgrammar.GrammarMatcher(grammar)
             self._bitmask = xgrammar.allocate_token_bitmask(1, grammar.tokenizer_info.vocab_size)
         self._uniforms = uniforms(sampling.seed, sampling.max_tokens)
+        self.cancelled = False
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin the completion again. Its random stream gives the same numbers."""
+        if self.matcher is not None:
+            self.matcher.reset()
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
         self.text = ""
         self.finish_reason: str | None = None
-        self.cancelled = False
 
     @property
     def done(self) -> bool:
