@@ -14,13 +14,17 @@ class RolloutSection(Section):
         "environment", description="environment: play episodes; none: play nothing and leave out the stage rollout. "
         "The run then trains on episodes that `nlac import` added to it or to the runs of replay.from_runs"
     )  # fmt: skip
-    episodes: PositiveInt = Field(16, description="training episodes per iteration")
+    episodes: PositiveInt = Field(16, description="training episodes per iteration, where `repeats` is 1")
     max_steps: PositiveInt = Field(
         16, description="cap from outside; an episode that reaches it is truncated and still bootstraps"
     )
     first_episodes: PositiveInt | None = Field(
         None, description="episodes of iteration 0; empty: as `episodes`"
     )
+    repeats: PositiveInt = Field(
+        1, description="how often each task is played: an iteration has episodes x repeats episodes, and those of one "
+        "task are a group (column group_id). Algorithm grpo compares the episodes of a group"
+    )  # fmt: skip
     exploration: Share = Field(
         0.0, description="share of steps in training episodes that take a uniformly random legal action instead of the "
         "policy's; needs an environment that lists its legal actions"

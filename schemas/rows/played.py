@@ -11,7 +11,7 @@ class Episode(Row):
     """One episode, played by the policy or imported from a log."""
 
     TABLE: ClassVar[str] = "episodes"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     episode_id: str = Field(description="run/iteration/split/number")
     split: Split = Field(description="train, validation or eval; replay and training read train only")
     environment: str = Field(description="environment name")
@@ -31,6 +31,10 @@ class Episode(Row):
     record: int | None = Field(None, description="0-based number of the imported record; NULL: played")
     record_fields: str | None = Field(
         None, description="JSON: the imported record's keys other than messages, tools, task_id, reward and success"
+    )  # fmt: skip
+    group_id: str | None = Field(
+        None, description="run/iteration/split/g/number: the episodes of one draw of a task (rollout.repeats, "
+        "evaluation.repeats). NULL: imported, or in older files"
     )  # fmt: skip
 
 

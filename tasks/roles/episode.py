@@ -1,6 +1,6 @@
 """An episode: the policy plays one task in an environment of its own. Rollout, evaluation and `nlac play` share it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from schemas.rows import Episode, Split, Transition
@@ -25,6 +25,7 @@ async def play_episode(
     *,
     key: str,
     split: Split | None = None,
+    group_id: str | None = None,
     uniform: float = 0.0,
     show: Callable[[Transition], object] | None = None,
 ) -> EpisodeResult:
@@ -42,6 +43,7 @@ async def play_episode(
         key: of its random streams, unique in the stage; the same in another run or evaluation, so that those are
             compared pairwise.
         split: of the rows; by default the task's, which is train for a lent validation task.
+        group_id: of the episodes of the same draw of a task.
         uniform: share of steps.
         show: told of each step as soon as it is made.
     """
@@ -128,24 +130,40 @@ async def play_episode(
         done=any(r.done for r in rows),
         truncated=any(r.truncated for r in rows),
         invalid_actions=sum(not r.action_valid for r in rows),
+        group_id=group_id,
     )
     return EpisodeResult(episode, rows)
 
 
-async def play_all(ctx: StageContext, tasks: Mapping[Split, Sequence[Task]]) -> list[EpisodeResult]:
+async def play_all(
+    ctx: StageContext, tasks: Mapping[Split, Sequence[Task]], repeats: int
+) -> list[EpisodeResult]:
     """Play an episode a task of each split, all concurrently, each in an environment of its own; training episodes
-    explore."""
+    explore.
+
+    Args:
+        ctx: the stage's context.
+        tasks: each `repeats` times in a row, as `repeated` lists them.
+        repeats: episodes of a group.
+    """
 
     async def play(numbered: tuple[Split, int, Task]) -> EpisodeResult:
         split, number, task = numbered
         explores = split == "train"
         uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=True) if explores else 0.0
-        key = f"{split}/{number:05d}"
-        episode_id = f"{ctx.config.run}/{ctx.iteration:05d}/{key}"
-        return await play_episode(ctx, task, episode_id, key=key, split=split, uniform=uniform)
+        key, place = f"{split}/{number:05d}", f"{ctx.config.run}/{ctx.iteration:05d}"
+        group_id = f"{place}/{split}/g/{number // repeats:05d}"
+        return await play_episode(
+            ctx, task, f"{place}/{key}", key=key, split=split, group_id=group_id, uniform=uniform
+        )
 
     numbered = [(split, number, task) for split in tasks for number, task in enumerate(tasks[split])]
     return await ctx.map(numbered, play, "episodes")
+
+
+def repeated(tasks: Iterable[Task], repeats: int) -> list[Task]:
+    """Each task `repeats` times in a row."""
+    return [task for task in tasks for _ in range(repeats)]
 
 
 def episode_metrics(results: Sequence[EpisodeResult]) -> dict[str, float]:

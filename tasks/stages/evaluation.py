@@ -14,7 +14,7 @@ from tasks.environments.splits import played_tasks
 from tasks.measures.baseline import baseline
 from tasks.measures.retention import measure_retention, retention_metrics
 from tasks.measures.success import pass_hat, wilson_interval
-from tasks.roles.episode import EpisodeResult, episode_metrics, play_all
+from tasks.roles.episode import EpisodeResult, episode_metrics, play_all, repeated
 from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
@@ -34,10 +34,10 @@ async def evaluation(ctx: StageContext) -> Output:
         counts["validation"] = section.validation_count
     skipped = environment.unplayable if isinstance(environment, Unplayable) else None
     tasks: dict[Split, list[Task]] = {
-        split: [] if skipped else _drawn(played_tasks(environment, split), count, section.repeats)
+        split: [] if skipped else repeated(_drawn(played_tasks(environment, split), count), section.repeats)
         for split, count in counts.items()
     }
-    results = await play_all(ctx, tasks)
+    results = await play_all(ctx, tasks, section.repeats)
     beside = await baseline(ctx, tasks["eval"]) if tasks["eval"] and section.baseline else None
     rows: list[Evaluation] = []
     metrics: dict[str, float] = {}
@@ -63,9 +63,9 @@ async def evaluation(ctx: StageContext) -> Output:
     )
 
 
-def _drawn(known: Sequence[Task], count: int, repeats: int) -> list[Task]:
-    """Tasks in turn, `count` in all, each `repeats` times."""
-    return [known[n % len(known)] for n in range(count) for _ in range(repeats)]
+def _drawn(known: Sequence[Task], count: int) -> list[Task]:
+    """Tasks in turn, `count` in all."""
+    return [known[n % len(known)] for n in range(count)]
 
 
 def _measure(

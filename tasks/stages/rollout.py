@@ -6,7 +6,7 @@ from schemas.config import Config
 from schemas.rows import Episode, Transition
 from tasks.environments.splits import played_tasks
 from tasks.measures.entropy import action_entropy
-from tasks.roles.episode import episode_metrics, play_all
+from tasks.roles.episode import episode_metrics, play_all, repeated
 from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
@@ -15,13 +15,15 @@ from tasks.seeding import derive_seed
 
 
 async def rollout(ctx: StageContext) -> Output:
-    """Play `rollout.episodes` training episodes on tasks drawn anew each iteration, none of them a validation task."""
+    """Play `rollout.episodes` training tasks, drawn anew each iteration and none of them a validation task, each
+    `rollout.repeats` times."""
     known = played_tasks(ctx.environment, "train")
     stream = random.Random(derive_seed(ctx.config.seed, "rollout-tasks", ctx.iteration))
     section = ctx.config.rollout
     count = section.first_episodes or section.episodes if ctx.iteration == 0 else section.episodes
-    tasks = stream.sample(known, count) if count <= len(known) else stream.choices(known, k=count)
-    results = await play_all(ctx, {"train": tasks})
+    drawn = stream.sample(known, count) if count <= len(known) else stream.choices(known, k=count)
+    tasks = repeated(drawn, section.repeats)
+    results = await play_all(ctx, {"train": tasks}, section.repeats)
     played = [t for r in results for t in r.transitions]
     return Output(
         tables={"episodes": [r.episode for r in results], "transitions": played},
@@ -39,7 +41,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 
 def _bound(config: Config, algorithm: Algorithm) -> Bound:
-    return episode_bound(config, config.rollout.episodes)
+    return episode_bound(config, config.rollout.episodes * config.rollout.repeats)
 
 
 STAGE = Stage(
