@@ -16,6 +16,7 @@ from schemas.config.training import (
     CorrectionSection,
     FineTuningSection,
     ImprovementSection,
+    PolicyGradientSection,
     TargetSection,
     TrainerSection,
     TrainingSection,
@@ -36,6 +37,7 @@ __all__ = [
     "LoraSection",
     "ModelSection",
     "Player",
+    "PolicyGradientSection",
     "PoolsSection",
     "ReplaySection",
     "Role",
@@ -98,6 +100,7 @@ class Config(Section):
     warm_start: WarmStartSection = WarmStartSection()
     trainer: TrainerSection = TrainerSection()
     improvement: ImprovementSection = ImprovementSection()
+    policy_gradient: PolicyGradientSection = PolicyGradientSection()
     evaluation: EvaluationSection = EvaluationSection()
     faults: FaultsSection = FaultsSection()
     pools: PoolsSection = PoolsSection()

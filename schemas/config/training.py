@@ -122,6 +122,15 @@ class TrainingSection(FineTuningSection):
         return 1.0 - (1.0 - self.final_rate) * min(max(passed, 0.0), 1.0)
 
 
+class PolicyGradientSection(Section):
+    """Advantages of sampled actions, and the loss of the policy on them. Algorithm grpo reads it."""
+
+    divide_by_std: bool = Field(
+        True, description="divide the advantages of a group by the standard deviation of its returns (GRPO, arXiv "
+        "2402.03300); false: only the mean is subtracted (Dr. GRPO, arXiv 2503.20783)"
+    )  # fmt: skip
+
+
 class BackupSection(Section):
     """The critic's loss L1 against the backup's distribution."""
 

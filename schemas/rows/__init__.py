@@ -9,6 +9,7 @@ Rules for every table:
 A new column raises VERSION. It must be Optional, because it is NULL in files of older versions, or be named in OLDER.
 """
 
+from schemas.rows.advantages import Advantage
 from schemas.rows.base import Generation, PriorityKind, Row, Split
 from schemas.rows.demonstrations import Demonstration, PastTurn, TriedAction
 from schemas.rows.evaluated import Evaluation, Retention
@@ -26,6 +27,7 @@ from schemas.rows.training import TrainingRow, TrainingStep
 
 __all__ = [
     "TABLES",
+    "Advantage",
     "BellmanTarget",
     "BootstrapDraw",
     "CorrectedTarget",
@@ -56,6 +58,6 @@ TABLES: dict[str, type[Row]] = {
     model.TABLE: model
     for model in (
         Episode, Transition, Reject, ReplaySample, BellmanTarget, CorrectedTarget, TrainingRow, TrainingStep, Priority,
-        Future, Critique, Refinement, Evaluation, Retention, Demonstration,
+        Future, Critique, Refinement, Evaluation, Retention, Demonstration, Advantage,
     )
 }  # fmt: skip

@@ -4,6 +4,7 @@ from schemas.config import Config
 from tasks.algorithms import algorithm_of
 from tasks.runtime.stage import Stage
 from tasks.stages import (
+    advantages,
     bellman_targets,
     cot_correction,
     critic_sft,
@@ -19,7 +20,7 @@ from tasks.stages import (
 STAGES: dict[str, Stage] = {
     module.STAGE.name: module.STAGE
     for module in (
-        warm_start, rollout, replay_draw, bellman_targets, cot_correction, critic_sft, critique, refinement,
+        warm_start, rollout, advantages, replay_draw, bellman_targets, cot_correction, critic_sft, critique, refinement,
         policy_distillation, evaluation,
     )
 }  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from schemas.config import Config, Role
-from schemas.rows import Critique, Future
+from schemas.rows import Advantage, Critique, Future
 from tasks.environments.base import Environment, Task
 from tasks.runtime.stage import Bound, Inputs
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 Check = Callable[[Config, Environment], Iterator[str]]
 """Yields one line for each reason why the algorithm can't run a configuration."""
+
+
+Advantages = Callable[["StageContext"], list[Advantage]]
+"""From the episodes and transitions of an iteration's rollout to a row for each transition."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,7 @@ class Algorithm:
         summary: one line for the documentation.
         stages: in the order in which they run.
         improvement: None where no action is improved.
+        advantages: None where sampled actions are not compared with a baseline.
         policy_rows: None where no policy is trained.
         checks: what it needs of configuration and environment.
     """
@@ -121,6 +126,7 @@ class Algorithm:
     summary: str
     stages: tuple[str, ...]
     improvement: Improvement | None = None
+    advantages: Advantages | None = None
     policy_rows: PolicyRows | None = None
     checks: tuple[Check, ...] = ()
 
@@ -149,6 +155,17 @@ class Algorithm:
         if self.improvement is None:
             raise ValueError(f"algorithm {self.name} improves no action")
         return self.improvement
+
+    @property
+    def estimates(self) -> Advantages:
+        """How it rates the actions just played.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if self.advantages is None:
+            raise ValueError(f"algorithm {self.name} has no advantages")
+        return self.advantages
 
     @property
     def distils(self) -> PolicyRows:
