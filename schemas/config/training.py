@@ -129,6 +129,27 @@ class PolicyGradientSection(Section):
         True, description="divide the advantages of a group by the standard deviation of its returns (GRPO, arXiv "
         "2402.03300); false: only the mean is subtracted (Dr. GRPO, arXiv 2503.20783)"
     )  # fmt: skip
+    level: Literal["token", "sequence"] = Field(
+        "token", description="what has a ratio p_theta / p_old. token: each token; sequence: a turn's whole text, by "
+        "the mean of its tokens' log-ratios (GSPO, arXiv 2507.18071)"
+    )  # fmt: skip
+    clip_low: Share = Field(
+        0.2, description="the ratio is clipped below 1 - clip_low where the advantage is negative"
+    )
+    clip_high: NonNegative = Field(
+        0.2, description="and above 1 + clip_high where it is positive (DAPO, arXiv 2503.14476, takes 0.28)"
+    )
+    normalisation: Literal["grpo", "dapo", "dr_grpo"] = Field(
+        "grpo", description="how a batch's token losses are averaged; only tokens that the policy wrote count, over "
+        "all turns of an episode. grpo: mean over each episode's tokens, then over episodes; dapo: mean over all "
+        "tokens; dr_grpo: sum over each episode's tokens, divided by those that it may have (roles.policy.max_tokens x "
+        "rollout.max_steps), then mean over episodes"
+    )  # fmt: skip
+    importance_cap: PositiveFloat | None = Field(
+        None, description="multiply a token's loss by min(p_old / p_engine, this cap): truncated importance sampling "
+        "against the probability that the engine reported. p_old is the trainer's own before the first step. Empty: "
+        "not weighted"
+    )  # fmt: skip
 
 
 class BackupSection(Section):

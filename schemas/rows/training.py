@@ -39,7 +39,7 @@ class TrainingStep(Row):
     """One optimizer step."""
 
     TABLE: ClassVar[str] = "training_steps"
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     stage: str = Field(description="critic-sft, policy-distillation or warm-start")
     adapter_version: str = Field(description="adapter version being trained")
     step: int = Field(description="0-based optimizer step of this stage")
@@ -51,7 +51,9 @@ class TrainingStep(Row):
         None, description="mean over critic rows of w * NLL; NULL without critic rows"
     )
     policy_loss: float | None = Field(
-        None, description="mean over policy rows of NLL; NULL without policy rows"
+        None,
+        description="mean over policy rows of NLL, or the clipped-ratio loss of sampled turns "
+        "(policy_gradient); NULL without policy rows",
     )
     chat_loss: float | None = Field(None, description="mean over chat rows of NLL; NULL without chat rows")
     anchor_kl: float | None = Field(
@@ -67,3 +69,19 @@ class TrainingStep(Row):
     rows: int = Field(description="rows in the batch")
     label_tokens: int = Field(description="tokens with loss in the batch")
     tokens: int = Field(description="tokens of the batch's rows")
+    clipped_share: float | None = Field(
+        None, description="share of the sampled tokens whose ratio p_theta / p_old is clipped; NULL here and below: "
+        "the batch has no sampled turn"
+    )  # fmt: skip
+    old_kl: float | None = Field(
+        None, description="k3 estimate of KL(p_old || p_theta) over the sampled tokens (nats per token); p_old is the "
+        "trainer's own before the stage's first step"
+    )  # fmt: skip
+    engine_gap_mean: float | None = Field(
+        None, description="mean |log p_old - log p_engine| over the tokens whose probability the engine reported "
+        "(nats): trainer and engine differ by kernels and types alone"
+    )  # fmt: skip
+    engine_gap_max: float | None = Field(None, description="the largest")
+    engine_k3: float | None = Field(
+        None, description="k3 estimate of KL(p_engine || p_old) over them (nats per token)"
+    )

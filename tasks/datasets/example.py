@@ -19,6 +19,21 @@ class SoftTargets:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """A turn as the policy sampled it, and its advantage: what the clipped-ratio loss is computed from.
+
+    The label is what was sampled, token by token, and not its text tokenised again.
+    """
+
+    token_ids: tuple[int, ...]  # without the end of the turn
+    logprobs: tuple[float, ...]  # of these tokens, as the engine reported them (nats)
+    ended: bool  # whether the policy ended its turn, which is a token too; else a limit did
+    thinking: bool  # whether its prompt began a hidden chain of thought
+    advantage: float
+    episode_id: str  # whose turns share the advantage
+
+
+@dataclass(frozen=True)
 class Example:
     """A prompt, and the label that has the loss.
 
@@ -35,4 +50,5 @@ class Example:
     tools: tuple[Tool, ...] = ()  # on offer in the prompt
     answer: Message | None = None  # the label as a message in the family's own format; replaces `segments`
     reasoning: str | None = None  # hidden chain of thought that begins the label, in the family's own form
+    sampled: Sampled | None = None  # replaces the label; `segments` are its text
     dropped: Dropped = NOTHING  # what was left out of the prompt to fit it into the context

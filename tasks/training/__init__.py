@@ -5,6 +5,7 @@
     policy_rows                   which rows an algorithm trains its policy on
     data, batches                 examples as token ids, and as batches and micro-batches
     loss, vocabulary_losses       the losses
+    clipped_ratio                 the loss of sampled turns, for policy-gradient algorithms
     anchor                        the KL to the base model
     model, lora, trainable        the model to start from, and what of it trains
     optimizer, ema                optimizer state, target parameters

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import exp, fsum
 from typing import TYPE_CHECKING
 
-from tasks.datasets.example import Example, RowRole
+from tasks.datasets.example import Example, RowRole, Sampled
 from tasks.training.records import TrainingError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Distribution = tuple[tuple[int, ...], tuple[float, ...]]
 @dataclass(frozen=True)
 class Encoded:
     """An example as token ids. `label_ids` are the tokens of the hidden chain of thought, if there is one, of the
-    segments, and the end of turn."""
+    segments, and the end of turn; of a sampled turn, what was sampled, as one segment."""
 
     row_id: str
     role: RowRole
@@ -32,6 +32,7 @@ class Encoded:
     scored_segment: int | None
     weight: float
     targets: tuple[Distribution, ...]  # what each label token's loss is taken against
+    sampled: Sampled | None = None
 
     @property
     def tokens(self) -> int:
@@ -53,16 +54,10 @@ def encode(example: Example, chat: "ChatTokenizer", context_length: int) -> Enco
         TrainingError: the soft targets do not match the tokens of the label.
         tasks.chat.messages.RequestError: the chat template refuses the messages.
     """
-    prompt = chat.prompt_ids(example.messages, tools=example.tools, thinking=bool(example.reasoning))
-    segments = (
-        example.segments if example.answer is None else (chat.answer_text(example.answer, example.tools),)
-    )
-    label = chat.reasoning_ids(example.reasoning)
-    spans = []
-    for ids in chat.segment_ids(segments):
-        spans.append((len(label), len(label) + len(ids)))
-        label.extend(ids)
-    label.extend(chat.end_ids)
+    sampled = example.sampled
+    thinking = bool(example.reasoning) if sampled is None else sampled.thinking
+    prompt = chat.prompt_ids(example.messages, tools=example.tools, thinking=thinking)
+    label, spans = _label(example, chat) if sampled is None else _sampled_label(sampled, chat)
     if len(prompt) + len(label) > context_length:
         raise TooLong(
             f"{example.row_id}: {len(prompt)} prompt and {len(label)} label tokens exceed "
@@ -81,7 +76,26 @@ def encode(example: Example, chat: "ChatTokenizer", context_length: int) -> Enco
         scored_segment=example.scored_segment,
         weight=example.weight,
         targets=tuple(targets),
+        sampled=sampled,
     )
+
+
+def _label(example: Example, chat: "ChatTokenizer") -> tuple[list[int], list[tuple[int, int]]]:
+    """Token ids of a label that is given as text, and the span of each segment."""
+    segments = (
+        example.segments if example.answer is None else (chat.answer_text(example.answer, example.tools),)
+    )
+    label = chat.reasoning_ids(example.reasoning)
+    spans = []
+    for ids in chat.segment_ids(segments):
+        spans.append((len(label), len(label) + len(ids)))
+        label.extend(ids)
+    return [*label, *chat.end_ids], spans
+
+
+def _sampled_label(sampled: Sampled, chat: "ChatTokenizer") -> tuple[list[int], list[tuple[int, int]]]:
+    label = [*sampled.token_ids, *(chat.end_ids if sampled.ended else ())]
+    return label, [(0, len(label))]
 
 
 def soft_distributions(example: Example, tokens: int) -> list[Distribution]:

@@ -4,7 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from schemas.config import AnchorSection, FineTuningSection, ModelSection, TrainerSection
+from schemas.config import (
+    AnchorSection,
+    FineTuningSection,
+    ModelSection,
+    PolicyGradientSection,
+    TrainerSection,
+)
 from tasks.datasets.example import Example
 from tasks.training.records import StepRecord
 
@@ -40,6 +46,14 @@ class Start:
 
 
 @dataclass(frozen=True)
+class PolicyGradient:
+    """The loss of sampled turns."""
+
+    section: PolicyGradientSection = field(default_factory=PolicyGradientSection)
+    budget: int = 1  # tokens that an episode may have (normalisation dr_grpo)
+
+
+@dataclass(frozen=True)
 class TrainingJob:
     """All that determines a training, and where its output goes."""
 
@@ -54,6 +68,7 @@ class TrainingJob:
     )
     lr_scale: float = 1.0  # share of the section's learning rate in this iteration
     anchor: AnchorSection = field(default_factory=AnchorSection)
+    policy_gradient: PolicyGradient = field(default_factory=PolicyGradient)
     trainer: TrainerSection = field(default_factory=TrainerSection)
     checkpoint: Path | None = None  # file to resume from if it exists, kept up to date until the end
     scores: bool = True  # whether its own rows' scored segments are scored before the first step

@@ -27,6 +27,12 @@ class StepRecord:
     rows: int
     label_tokens: int
     tokens: int  # of all rows
+    # Of the batch's sampled turns; None without any.
+    clipped_share: float | None = None  # of their tokens, those whose ratio is clipped
+    old_kl: float | None = None  # k3 estimate of KL(p_old || p_theta), nats per token
+    engine_gap_mean: float | None = None  # of |log p_old - log p_engine|
+    engine_gap_max: float | None = None
+    engine_k3: float | None = None  # k3 estimate of KL(p_engine || p_old), nats per token
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class TrainingResult:
     """What one training stage did. Dictionaries are keyed by `Example.row_id`."""
 
     steps: list[StepRecord]
-    # log p_theta of the scored segment's tokens, before the first update
+    # log p_theta of the scored segment's tokens, before the first update; of a sampled turn, all its tokens'
     scores: dict[str, tuple[float, ...]]
     uses: dict[str, int]  # optimizer steps whose batch held the row
     prompt_tokens: dict[str, int]

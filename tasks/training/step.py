@@ -9,6 +9,7 @@ import torch
 from tasks.datasets.example import RowRole
 from tasks.training.anchor import Anchor, anchored_losses
 from tasks.training.batches import micro_batches
+from tasks.training.clipped_ratio import MEASURES, ClippedRatio
 from tasks.training.cpu.parallel_micro_batches import ParallelMicroBatches
 from tasks.training.data import Encoded
 from tasks.training.loss import row_coefficients, token_losses
@@ -27,6 +28,7 @@ def take_step(
     number: int,
     size: int,
     anchor: Anchor | None = None,
+    clipped_ratio: ClippedRatio | None = None,
 ) -> StepRecord:
     """Compute the gradients of a batch, clip them, update the parameters.
 
@@ -37,12 +39,14 @@ def take_step(
         number: of the step, for its record and for errors.
         size: rows per micro-batch.
         anchor: the KL to the model that training began from; None: not computed.
+        clipped_ratio: the loss of sampled turns; None: there are none.
 
     Raises:
         MicroBatchTooLarge: memory does not hold a micro-batch; nothing has changed.
         TrainingError: the loss or a gradient is not finite.
     """
     coefficients = {row.row_id: share for row, share in zip(batch, row_coefficients(batch), strict=True)}
+    coefficients |= clipped_ratio.coefficients(batch) if clipped_ratio else {}
     anchored = anchor.tokens(batch) if anchor else 0
     # An anchor's base is this very model, its adapter off or changed: nothing else may be computed meanwhile.
     parallel = ParallelMicroBatches() if anchor else trainable.parallel
@@ -50,14 +54,14 @@ def take_step(
     device = trainable.model.device
 
     def compute(part: tuple[list[Encoded], bool]) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
-        """Losses by role and the KL of a micro-batch, and its gradients unless they are accumulated already."""
+        """Losses by role, KL and MEASURES of a micro-batch, and its gradients unless they are accumulated already."""
         some, counts = part
-        # A row's NLL is the mean over its tokens: each has the row's coefficient over their number.
+        # A row's loss is the mean over its tokens: each has the row's coefficient over their number.
         lengths = torch.tensor([len(row.label_ids) for row in some])
         shares = torch.tensor([coefficients[row.row_id] for row in some]) / lengths
         role = torch.tensor([[row.role == role for row in some] for role in ROLES])
         weights = (role * shares * counts).repeat_interleave(lengths, dim=1)  # [role, label token]
-        kl = torch.zeros((), device=device)
+        kl, measured = torch.zeros((), device=device), torch.zeros(len(MEASURES), device=device)
         gradients: Sequence[torch.Tensor | None] = ()
         # The processes of a sharded model all run the base model, or none does.
         if anchor and (trainable.sharded or anchor.tokens(some)):
@@ -66,17 +70,19 @@ def take_step(
             kl = (held * counts / anchored).to(device) @ divergences
         else:
             per_token = token_losses(trainable.model, some, trainable.dtype)
+        if clipped_ratio:
+            per_token, measured = clipped_ratio.losses(per_token, some)
         losses = weights.to(device) @ per_token
         loss = losses.sum() + anchor.coefficient * kl if anchor else losses.sum()
         if parallel.count == 1:
             loss.backward()
         else:
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        return torch.cat([losses.detach(), kl.detach()[None]]), gradients
+        return torch.cat([losses.detach(), kl.detach()[None], counts * measured]), gradients
 
     processes = trainable.processes
     parts = [part for part in processes.share(micro_batches(batch, size)) if part[1] or trainable.sharded]
-    totals = torch.zeros(len(ROLES) + 1, device=device)
+    totals = torch.zeros(len(ROLES) + 1 + len(MEASURES), device=device)
     with within_memory(trainable, f"step {number}", size):
         for part_totals, gradients in parallel.map(compute, parts):
             totals += part_totals
@@ -84,7 +90,7 @@ def take_step(
                 if gradient is not None:
                     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
     processes.sum_gradients(parameters)
-    *by_role, kl_mean = processes.sum(totals).tolist()
+    *by_role, kl_mean, clipped, old_kl = processes.sum(totals).tolist()
     losses_by_role = dict(zip(ROLES, by_role, strict=True))
     loss = sum(by_role) + (anchor.coefficient * kl_mean if anchor else 0.0)
     rate, norm = adamw.learning_rate, adamw.clip()
@@ -95,6 +101,8 @@ def take_step(
         )
     adamw.step()
     present = {row.role for row in batch}
+    sampled = sum(len(row.label_ids) for row in batch if row.sampled is not None)
+    gap = clipped_ratio.engine_gap(batch) if clipped_ratio else None
     return StepRecord(
         step=number,
         loss=loss,
@@ -108,4 +116,9 @@ def take_step(
         rows=len(batch),
         label_tokens=sum(len(row.label_ids) for row in batch),
         tokens=sum(row.tokens for row in batch),
+        clipped_share=clipped / sampled if sampled else None,
+        old_kl=old_kl / sampled if sampled else None,
+        engine_gap_mean=gap.mean if gap else None,
+        engine_gap_max=gap.largest if gap else None,
+        engine_k3=gap.k3 if gap else None,
     )

@@ -15,6 +15,7 @@ from tasks.engines.models import resolve_model
 from tasks.training.anchor import make_anchor
 from tasks.training.batches import MixedIn, micro_batches, plan_batches
 from tasks.training.checkpoint import Checkpoint
+from tasks.training.clipped_ratio import make_clipped_ratio
 from tasks.training.data import Encoded, TooLong, encode
 from tasks.training.divergence import finite, refuse_divergence
 from tasks.training.ema import TargetParameters
@@ -31,7 +32,8 @@ from tasks.training.trainable import Trainable, make_trainable, target_tensors
 def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> TrainingResult:
     """Fine-tune an adapter, or the whole model, on completions; writes it with target and optimizer state.
 
-    Scores are taken first (where `job.scores`), with the parameters the stage starts from. The same job gives the same
+    Scores are taken first (where `job.scores`), with the parameters the stage starts from. Those of sampled turns are
+    the old log-probabilities of their loss. The same job gives the same
     bytes on the same machine (on CUDA up to the kernels' own order of summation), also when it was killed and resumed
     from its checkpoint.
 
@@ -77,11 +79,15 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
         if not state.restore():
             scored = own if job.scores else []
             state.scores, size = halving(size, lambda size: _scores(trainable, scored, size))
+        clipped_ratio = make_clipped_ratio(job.policy_gradient, own, state.scores)
         for record in state.steps:
             on_step(record, len(plan))
         for number in range(len(state.steps), len(plan)):
             batch = [rows[i] for i in plan[number]]
-            record, size = halving(size, partial(take_step, trainable, adamw, batch, number, anchor=anchor))
+            step = partial(
+                take_step, trainable, adamw, batch, number, anchor=anchor, clipped_ratio=clipped_ratio
+            )
+            record, size = halving(size, step)
             state.steps.append(record)
             refuse_divergence(state.steps, vocabulary)
             if average is not None:

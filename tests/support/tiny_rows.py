@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from schemas.config import AnchorSection, ModelSection, TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
-from tasks.datasets.example import Example
+from tasks.datasets.example import Example, Sampled
 from tasks.training.data import Encoded, encode
 from tasks.training.job import MixedRows, OnStep, Rows, Start, TrainingJob
 from tasks.training.records import TrainingResult
@@ -41,6 +41,23 @@ def policy(number: int) -> Example:
         role="policy",
         messages=({"role": "user", "content": f"Guess! You know {'more' * number}."},),
         segments=(f"Thought: try\nAction: [{number}]",),
+    )
+
+
+def sampled(
+    number: int, tokens: Sequence[int], advantage: float, *, episode: str = "", ended: bool = False
+) -> Example:
+    """A turn that the policy sampled, of an episode of its own unless one is named; the engine reported -1 for each
+    token."""
+    return Example(
+        row_id=f"turn/{number}",
+        role="policy",
+        messages=({"role": "user", "content": f"Guess! You know {'more' * number}."},),
+        segments=("",),
+        scored_segment=0,
+        sampled=Sampled(
+            tuple(tokens), (-1.0,) * len(tokens), ended, False, advantage, episode or f"episode/{number}"
+        ),
     )
 
 
