@@ -50,11 +50,15 @@ ALONE = {**AT_ONCE, "futures": 1, "rounds": 1}  # nothing is foreseen
 VARIANTS: dict[str, dict[str, Any]] = {
     "nlac": {},
     "rft": {"algorithm": "rft", "improvement": AT_ONCE},
+    "grpo": {
+        "algorithm": "grpo", "improvement": AT_ONCE, "policy": {"batch_rows": 32},
+        "rollout": {"episodes": 12, "first_episodes": 24, "repeats": 8, "exploration": 0.0},
+    },
     "refiner_alone": {"algorithm": "refiner_alone", "improvement": ALONE},
     "no_bootstrap": {"backup": {"draws": 0}},
     "shuffled": {"backup": {"shuffle_labels": True}},
     CEILING: {},
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ class Config(Section):
         "nlac", description="nlac, or a baseline of `tasks/algorithms`. rft: fine-tune the policy on the actions of "
         "successful episodes; react: evaluate the model as it is; self_distillation: refine actions from Monte-Carlo "
         "rollouts instead of predicted futures; nlql: distil the sampled action that the evaluator most probably calls "
-        "optimal; refiner_alone: distil the refiner's first proposal, without a critic. A run has one algorithm"
+        "optimal; refiner_alone: distil the refiner's first proposal, without a critic; grpo: a policy gradient over "
+        "groups of episodes. A run has one algorithm"
     )  # fmt: skip
     parameters: Literal["shared", "separate"] = Field(
         "shared", description="shared: one theta for policy and critic (the paper's form); separate: two adapters over "

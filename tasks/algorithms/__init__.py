@@ -5,6 +5,7 @@ A new algorithm that reuses stages is its file and one line here (docs/extending
 
 from schemas.config import Config
 from schemas.load import ConfigError
+from tasks.algorithms.grpo import GRPO
 from tasks.algorithms.nlac import NLAC
 from tasks.algorithms.nlql import NLQL
 from tasks.algorithms.react import REACT
@@ -14,7 +15,7 @@ from tasks.algorithms.self_distillation import SELF_DISTILLATION
 from tasks.runtime.algorithm import Algorithm
 
 ALGORITHMS: dict[str, Algorithm] = {
-    a.name: a for a in (NLAC, NLQL, SELF_DISTILLATION, REFINER_ALONE, RFT, REACT)
+    a.name: a for a in (NLAC, NLQL, SELF_DISTILLATION, REFINER_ALONE, RFT, GRPO, REACT)
 }
 
 

@@ -2,8 +2,8 @@
 
 A row is a conversational prompt-completion example of TRL's SFTTrainer (its "Dataset formats"): {"prompt": [{"role",
 "content"}, ...], "completion": [{"role": "assistant", "content"}]}. Further keys are `chat_template_kwargs` for the
-template, `tools` as JSON if calls are native, `id` (joins to the stage's source table) and `weight` (importance weight
-of its loss).
+template, `tools` as JSON if calls are native, `id` (joins to the stage's source table), `weight` (importance weight
+of its loss) and, of a turn that the policy sampled, `advantage`.
 """
 
 import json
@@ -105,6 +105,7 @@ def chat_row(chat: ChatTokenizer, example: Example) -> dict[str, Any]:
         "chat_template_kwargs": template_arguments(thinking=bool(example.reasoning)),
         "id": example.row_id,
         "weight": example.weight,
+        **({"advantage": example.sampled.advantage} if example.sampled else {}),
     }
 
 

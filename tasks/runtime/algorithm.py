@@ -99,6 +99,7 @@ class PolicyRows:
         load: (context) -> examples and metrics.
         remake: (context, ids) -> the examples that were trained on, and perhaps more.
         count: examples, at most.
+        may_be_none: whether there may be no row to train on; then the policy stays as it is. Else that is an error.
     """
 
     table: str
@@ -106,6 +107,7 @@ class PolicyRows:
     load: Callable[["StageContext"], tuple[list["Example"], dict[str, float]]]
     remake: Callable[["StageContext", set[str]], list["Example"]]
     count: Callable[[Config], int]
+    may_be_none: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Stage policy-distillation: L2 = -log pi_theta(a|s) under the plain policy prompt, over the actions that the
-algorithm trains its policy on.
+algorithm trains its policy on. Turns that the policy sampled itself have the clipped-ratio loss instead
+(`tasks.training.clipped_ratio`).
 
 With shared parameters, critic rows are mixed into every batch, and the target parameters follow after every step. With
 separate adapters, or without a critic, the policy alone trains.
@@ -7,6 +8,7 @@ separate adapters, or without a critic, the policy alone trains.
 
 from schemas.config import Config
 from schemas.rows import (
+    Advantage,
     CorrectedTarget,
     Demonstration,
     Episode,
@@ -31,7 +33,7 @@ async def policy_distillation(ctx: StageContext) -> Output:
     """Fine-tune the policy.
 
     Raises:
-        StageFailed: there is no action to train on.
+        StageFailed: there is no action to train on, and the algorithm does not allow for that.
     """
     examples, metrics = ctx.algorithm.distils.load(ctx)
     form = ctx.environment.action_format
@@ -43,6 +45,7 @@ async def policy_distillation(ctx: StageContext) -> Output:
         main=Source(ctx.algorithm.distils.table, examples),
         other=_critic_rows(ctx),
         moves_target=shared,
+        may_be_none=ctx.algorithm.distils.may_be_none,
     )
     return Output(
         tables={"training_rows": trained.rows, "training_steps": trained.steps},
@@ -85,7 +88,8 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
     steps = training_steps(
         config.policy, rows, algorithm.mix(config, "policy") + config.policy.rehearse_share
     )
-    tokens = rows * config.policy.epochs * config.roles.refine.max_tokens
+    longest = max(config.roles.refine.max_tokens, config.roles.policy.max_tokens)
+    tokens = rows * config.policy.epochs * longest
     return Bound(0, tokens, f"up to {rows * config.policy.epochs} rows, {steps} steps")
 
 
@@ -93,7 +97,7 @@ STAGE = Stage(
     name="policy-distillation",
     version=4,
     pool="training",
-    reads=(Refinement, Episode, Transition, CorrectedTarget, ReplaySample, Demonstration),
+    reads=(Refinement, Episode, Transition, Advantage, CorrectedTarget, ReplaySample, Demonstration),
     writes=(TrainingRow, TrainingStep),
     adapters=("policy", "target"),
     config=(
@@ -104,6 +108,8 @@ STAGE = Stage(
         "parameters",
         "backup",
         "anchor",
+        "policy_gradient",
+        "rollout.max_steps",
         "replay.transitions",
         "roles.policy.tool_calls",
         "roles.policy.max_tokens",

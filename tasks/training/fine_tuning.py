@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 from schemas.config import FineTuningSection, TrainingSection
@@ -14,7 +15,7 @@ from tasks.datasets.example import Example
 from tasks.lean_imports import lean_transformers
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import StageFailed
-from tasks.training.job import MixedRows, Rows, Start, TrainingJob
+from tasks.training.job import MixedRows, PolicyGradient, Rows, Start, TrainingJob
 from tasks.training.launch import train_in_processes
 from tasks.training.records import StepRecord, TrainingError, TrainingResult
 
@@ -45,6 +46,7 @@ async def fine_tune(
     other: Source | None = None,
     moves_target: bool,
     scores: bool = True,
+    may_be_none: bool = False,
 ) -> Trained:
     """Train from `inputs.adapters["start"]`; leaves adapter, target and optimizer state in the workspace.
 
@@ -57,6 +59,7 @@ async def fine_tune(
             added here.
         moves_target: whether the target parameters follow these steps.
         scores: whether the scored segments of its own rows are scored before the first step.
+        may_be_none: whether there may be no own row; then the parameters stay as they are.
 
     Raises:
         StageFailed: no valid row, or the training failed; no adapter is written.
@@ -105,6 +108,10 @@ async def fine_tune(
         trainer=ctx.config.trainer,
         checkpoint=workspace.checkpoint,
         scores=scores,
+        may_be_none=may_be_none,
+        policy_gradient=PolicyGradient(
+            ctx.config.policy_gradient, ctx.config.roles.policy.max_tokens * ctx.config.rollout.max_steps
+        ),
     )
 
     def run() -> TrainingResult:
@@ -159,6 +166,8 @@ async def fine_tune(
         )
         for s in result.steps
     ]
+    if not steps:
+        return Trained(result, rows, steps, {"steps": 0.0})
     metrics = {"steps": float(len(steps)), "first_loss": steps[0].loss, "last_loss": steps[-1].loss}
     optional = {
         "last_chat_loss": steps[-1].chat_loss,
@@ -166,9 +175,21 @@ async def fine_tune(
         "last_anchor_kl": steps[-1].anchor_kl,
         "target_moved": result.target_moved,
         "micro_batch_rows": float(result.micro_batch_rows),
+        "clipped_share": _mean_of(steps, "clipped_share"),
+        "engine_gap_mean": _mean_of(steps, "engine_gap_mean"),
+        "engine_gap_max": max(
+            (step.engine_gap_max for step in steps if step.engine_gap_max is not None), default=None
+        ),
+        "engine_k3": _mean_of(steps, "engine_k3"),
     }
     metrics |= {name: value for name, value in optional.items() if value is not None}
     return Trained(result, rows, steps, metrics)
+
+
+def _mean_of(steps: Sequence[TrainingStep], name: str) -> float | None:
+    """The mean of a measure over the steps that have it."""
+    values = [value for step in steps if (value := getattr(step, name)) is not None]
+    return fmean(values) if values else None
 
 
 def nothing_to_train(

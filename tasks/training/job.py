@@ -71,4 +71,5 @@ class TrainingJob:
     policy_gradient: PolicyGradient = field(default_factory=PolicyGradient)
     trainer: TrainerSection = field(default_factory=TrainerSection)
     checkpoint: Path | None = None  # file to resume from if it exists, kept up to date until the end
+    may_be_none: bool = False  # whether there may be no own row; then the parameters stay as they are
     scores: bool = True  # whether its own rows' scored segments are scored before the first step

@@ -78,10 +78,13 @@ class Optimizer:
         self.steps += 1
 
     def state(self) -> dict[str, Any]:
-        """The moments by parameter name and the step count; loads with `weights_only=True`. Where parameters are
-        sharded, every process must call it."""
+        """The moments by parameter name, 0 before the first step, and the step count; loads with `weights_only=True`.
+        Where parameters are sharded, every process must call it."""
         moments = {
-            name: {moment: whole(self.adamw.state[parameter][moment]) for moment in MOMENTS}
+            name: {
+                moment: whole(self.adamw.state[parameter].get(moment, torch.zeros_like(parameter)))
+                for moment in MOMENTS
+            }
             for name, parameter in self.parameters.items()
         }
         return {"steps": self.steps, "moments": moments}

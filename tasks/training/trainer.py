@@ -49,7 +49,7 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
     """
     section, tau = job.section, job.tau
     own, too_long = _encode(job.rows.main, job.model)
-    if not own:
+    if not own and not (job.may_be_none and not job.rows.main):
         reason = next(iter(too_long.values()), "the stage was given no valid row")
         given = f"{len(job.rows.main)} rows given, {len(too_long)} too long"
         raise NothingToTrain(f"nothing to train on: {given} ({reason})")
