@@ -7,7 +7,7 @@ import os
 from http import HTTPStatus
 from typing import Any
 
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError, Timeout
 
 from schemas.config import EngineSection
 from tasks.chat.messages import RequestError, for_servers, spell_call
@@ -21,6 +21,7 @@ from tasks.engines.protocol import (
     pick_scores,
 )
 
+CONNECT_SECONDS = 10.0  # a host that is not there is found out soon, however long an answer may take
 UNANSWERED = 5
 """After so many requests in a row without an answer, each with the library's own retries, no other is sent."""
 
@@ -53,7 +54,7 @@ class OpenAIEngine:
         self._client = AsyncOpenAI(
             base_url=section.base_url,
             api_key=self._key,
-            timeout=float(options.get("timeout_s", 600)),
+            timeout=Timeout(float(options.get("timeout_s", 600)), connect=CONNECT_SECONDS),
             max_retries=int(options.get("max_retries", 5)),
         )
         self._model, self._extra = str(section.model), dict(options.get("extra_body", {}))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import Timeout
 
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import Message, RequestError, ToolCall
@@ -153,6 +154,14 @@ def test_a_server_without_answers_is_asked_no_further_and_one_that_refuses_is(
     assert UNANSWERED <= sum(type(answer) is RequestError for answer in said) == len(local.asked)
     assert len(local.asked) < UNANSWERED + 4 if dead else len(local.asked) == 30, "four are under way at once"
     assert sum(isinstance(answer, EngineDied) for answer in said) == 30 - len(local.asked)
+
+
+def test_a_host_that_is_not_there_is_waited_for_less_long_than_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TEST_KEY", KEY)
+    waits = OpenAIEngine(section("http://127.0.0.1:1/v1", timeout_s=77))._client.timeout
+    assert isinstance(waits, Timeout) and (waits.read, waits.connect) == (77, 10)
 
 
 def test_an_answer_between_failures_keeps_the_requests_coming(monkeypatch: pytest.MonkeyPatch) -> None:
