@@ -11,6 +11,8 @@ It knows tables and files. It knows no models, no prompts, no stage's code and n
             <table>.parquet               one file per table, `name@version` in its footer
             adapter/ target/ ...          adapters or checkpoints of a training stage
             stage.log
+        .logs/                            logs of unfinished stages, with why they failed
+        .computing/                       locks; a stage that is computed holds its own
         .requests/                        finished requests of unfinished stages
         .checkpoints/                     state of unfinished training stages
         .staging/                         folders being written; never read

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from itertools import takewhile
 from pathlib import Path
 
 
@@ -27,9 +28,18 @@ def fsync_tree(folder: Path) -> None:
     fsync(folder)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it that are missing, so that they survive a power cut: a new folder's name is
+    content of the folder above it."""
+    missing = list(takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        fsync(folder.parent)
+
+
 def replace_text(path: Path, text: str) -> None:
     """Write a small file so that a reader sees either the old text or the new one, at any instant."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with aside.open("w", encoding="utf-8") as handle:
         handle.write(text)

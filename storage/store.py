@@ -18,13 +18,30 @@ from pydantic import ValidationError
 
 from schemas.manifest import Current, CurrentEntry, Manifest, StageKey, folder_name
 from storage.committed import Committed, StoreError, read_manifest, read_summary, scan_parts
-from storage.files import fsync, fsync_tree, replace_text
+from storage.files import fsync, fsync_tree, make_folder, replace_text
 
-__all__ = ["Committed", "RunLocked", "Store", "StoreError", "read_manifest", "read_summary", "scan_parts"]
+__all__ = [
+    "Committed",
+    "RunLocked",
+    "StageBusy",
+    "Store",
+    "StoreError",
+    "read_manifest",
+    "read_summary",
+    "scan_parts",
+]
 
 
 class RunLocked(StoreError):
     """Another iteration or stage of this run is writing."""
+
+
+class StageBusy(StoreError):
+    """Another process computes the stage."""
+
+
+ORPHAN_SECONDS = 15.0
+"""How long a stage waits for another process that computes it. The stack ends one whose worker died sooner."""
 
 
 class Store:
@@ -58,6 +75,10 @@ class Store:
     def checkpoint(self, key: StageKey, folder: str) -> Path:
         """The file from which an unfinished training stage goes on."""
         return self.run_dir(key.run) / ".checkpoints" / f"{key.stage}-{key.iteration:05d}-{folder}.pt"
+
+    def stage_log(self, key: StageKey) -> Path:
+        """The log of an unfinished stage, over all its attempts."""
+        return self.run_dir(key.run) / ".logs" / f"{key.stage}-{key.iteration:05d}.log"
 
     def runs(self) -> list[str]:
         """Names of all runs, sorted."""
@@ -135,7 +156,7 @@ class Store:
     def staging(self, run: str) -> Iterator[Path]:
         """A private folder to write a stage in; it is removed in the end unless it was committed."""
         folder = self.run_dir(run) / ".staging" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        folder.mkdir(parents=True)
+        make_folder(folder)
         try:
             yield folder
         finally:
@@ -152,7 +173,7 @@ class Store:
         committed.check(content=False)
         fsync_tree(folder)
         home = self.stage_dir(manifest.run, manifest.stage, manifest.iteration)
-        home.mkdir(parents=True, exist_ok=True)
+        make_folder(home)
         final = home / manifest.folder
         if final.exists():
             raise StoreError(f"{final}: committed already; a committed folder is never overwritten")
@@ -182,7 +203,7 @@ class Store:
             RunLocked: someone else holds it; the message names the holder.
         """
         folder = self.run_dir(run)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         note = folder / ".lock.json"
         lock = FileLock(folder / ".lock")
         try:
@@ -201,6 +222,31 @@ class Store:
             yield
         finally:
             note.unlink(missing_ok=True)
+            lock.release()
+
+    @contextmanager
+    def computing(self, key: StageKey) -> Iterator[None]:
+        """Hold a stage for computing, for at most one process on this machine at a time.
+
+        The run's lock does not do that: it is the iteration's, and when a worker dies, the process of its stage goes on
+        for a while beside the one that is started anew.
+
+        Raises:
+            StageBusy: another process still computes it after ORPHAN_SECONDS.
+        """
+        folder = self.run_dir(key.run) / ".computing"
+        make_folder(folder)
+        lock = FileLock(folder / f"{key.stage}-{key.iteration:05d}.lock")
+        try:
+            lock.acquire(timeout=ORPHAN_SECONDS)
+        except Timeout:
+            raise StageBusy(
+                f"another process computes {key.stage} of iteration {key.iteration} of run '{key.run}'; wait for its "
+                f"end, or end it (it holds {lock.lock_file})"
+            ) from None
+        try:
+            yield
+        finally:
             lock.release()
 
     def lock_holder(self, run: str) -> str:

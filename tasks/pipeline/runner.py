@@ -8,6 +8,7 @@ import asyncio
 import ctypes
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from pathlib import Path
 
 from schemas.config import Config
 from schemas.manifest import OrchestrationIds, StageKey
-from storage.store import Committed, Store
+from storage.files import make_folder
+from storage.store import Committed, StageBusy, Store
 from tasks.algorithms import algorithm_of
 from tasks.engines.protocol import EngineDied
 from tasks.engines.request_journal import RequestJournal
@@ -84,12 +86,14 @@ async def carry_out(
         return StageResult(decision.committed, True, decision.reasons)
     for part in {c.path: c for group in decision.inputs.tables.values() for c in group}.values():
         part.check(content=True)
-    run = begin_run(store, decision.fingerprint_inputs, orchestration)
-    checkpoint = store.checkpoint(decision.key, run.folder)
-    committed = await _compute(store, config, decision, run, checkpoint, report)
-    checkpoint.unlink(missing_ok=True)
-    if decision.committed is not None:
-        mark_downstream_stale(store, decision.key)
+    try:
+        with store.computing(decision.key):
+            run = begin_run(store, decision.fingerprint_inputs, orchestration)
+            checkpoint = store.checkpoint(decision.key, run.folder)
+            committed = await _compute(store, config, decision, run, checkpoint, report)
+            checkpoint.unlink(missing_ok=True)
+    except StageBusy as busy:
+        raise StageInterrupted(str(busy)) from busy
     return StageResult(committed, False, decision.reasons)
 
 
@@ -103,7 +107,8 @@ async def _compute(
 ) -> Committed:
     """Compute a stage in a staging folder, and commit that."""
     key, stage = decision.key, STAGES[decision.key.stage]
-    with store.staging(key.run) as workdir, _stage_log(workdir / "stage.log") as log:
+    said = store.stage_log(key)
+    with store.staging(key.run) as workdir, _stage_log(said) as log:
         journal = RequestJournal(store.requests_journal(key, run.folder)) if stage.roles else None
         roles = RoleClient(
             config, key.stage, key.iteration, decision.inputs.adapters, store.cache_dir, journal
@@ -132,7 +137,12 @@ async def _compute(
             if journal:
                 journal.close()
             _give_back_memory()
+        shutil.copyfile(said, workdir / "stage.log")
+        if decision.committed is not None:
+            # Before the commit: a process killed between the two would leave later stages current for ever.
+            mark_downstream_stale(store, key)
         committed = commit_output(store, run, stage, output, workdir, roles.tokens + ctx.trained_tokens)
+    said.unlink(missing_ok=True)
     if journal:
         journal.close(remove=True)
     return committed
@@ -172,7 +182,9 @@ def mark_downstream_stale(store: Store, recomputed: StageKey) -> None:
 
 @contextmanager
 def _stage_log(path: Path) -> Iterator[logging.Logger]:
-    """A logger that also writes the stage's own file."""
+    """A logger that also writes the stage's own file, in which an error comes last. The file holds all attempts at the
+    stage until one is committed."""
+    make_folder(path.parent)
     log = logging.getLogger(f"nlac.stage.{os.getpid()}")
     log.setLevel(logging.INFO)
     handler = logging.FileHandler(path, encoding="utf-8")
@@ -180,6 +192,10 @@ def _stage_log(path: Path) -> Iterator[logging.Logger]:
     log.addHandler(handler)
     try:
         yield log
+    except BaseException as error:
+        log.exception("the stage failed")
+        error.add_note(f"the stage's log: {path}")
+        raise
     finally:
         log.removeHandler(handler)
         handler.close()

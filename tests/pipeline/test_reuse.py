@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from schemas.config import Config
-from storage.store import Store, StoreError
+from schemas.manifest import Manifest, StageKey
+from storage import store as store_module
+from storage.store import Committed, Store, StoreError
 from tasks.algorithms import ALGORITHMS
+from tasks.chat.messages import RequestError
+from tasks.engines.protocol import Request
 from tasks.pipeline.decision import decide
 from tasks.pipeline.iterations import begin_iteration, run_iteration
 from tasks.pipeline.runner import StageResult, run_stage
+from tasks.runtime.stage import StageInterrupted
 from tests.support.iterations import Finished, Iterate
 
 
@@ -61,6 +66,60 @@ def test_a_failed_stage_is_where_the_next_run_goes_on(
     assert len(notes.read_text().splitlines()) == total + 1
     assert store.committed("trial", "bellman-targets", 0).scan("bellman_targets").collect().equals(targets)
     assert not list(store.root.glob("trial/.requests/*"))
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing runs after it."""
+
+
+class KilledAfterCommit(Store):
+    """A store whose process ends right after a commit."""
+
+    def commit(self, folder: Path, manifest: Manifest) -> Committed:
+        super().commit(folder, manifest)
+        raise Killed
+
+
+def test_a_kill_right_after_a_recomputation_leaves_later_stages_stale(
+    store: Store, make_config: Callable[..., Config], finished: Finished
+) -> None:
+    config = make_config()
+    finished(store, config)
+    with pytest.raises(Killed):
+        asyncio.run(run_stage(KilledAfterCommit(store.root), config, "critique", 0, force=True))
+    stages = list(ALGORITHMS["nlac"].stages)
+    later = stages[stages.index("critique") + 1 :]
+    assert [name for name, entry in store.current("trial", 0).stages.items() if entry.stale] == later
+
+
+def test_a_stage_that_another_process_computes_is_interrupted_and_touches_nothing(
+    store: Store, make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "ORPHAN_SECONDS", 0.0)
+    key = StageKey(stage="rollout", run="trial", iteration=0)
+    with store.computing(key), pytest.raises(StageInterrupted, match="another process computes rollout"):
+        asyncio.run(run_stage(store, make_config(), "rollout", 0))
+    assert not list(store.root.glob("trial/.requests/*")) and not list(store.root.glob("trial/.staging/*"))
+    asyncio.run(run_stage(store, make_config(), "rollout", 0))
+
+
+def tired(request: Request) -> str:
+    """A player who never answers."""
+    raise RequestError("too tired")
+
+
+def test_the_log_of_a_failed_stage_is_kept_until_the_stage_is_committed(
+    store: Store, make_config: Callable[..., Config]
+) -> None:
+    log = store.stage_log(StageKey(stage="rollout", run="trial", iteration=0))
+    for attempt in (1, 2):
+        with pytest.raises(StageInterrupted) as failure:
+            asyncio.run(run_stage(store, make_config("tests.pipeline.test_reuse:tired"), "rollout", 0))
+        assert f"the stage's log: {log}" in failure.value.__notes__
+        assert log.read_text().count("ERROR the stage failed") == attempt
+        assert str(failure.value) in log.read_text()
+    made = asyncio.run(run_stage(store, make_config(), "rollout", 0)).committed
+    assert not log.exists() and (made.path / "stage.log").read_text().count("ERROR") == 2
 
 
 def test_a_changed_field_recomputes_the_stages_that_use_it(

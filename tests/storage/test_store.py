@@ -12,8 +12,9 @@ import pytest
 
 from schemas.manifest import StageKey
 from schemas.rows import Priority
+from storage import store as store_module
 from storage.sql.views import connect
-from storage.store import RunLocked, Store, StoreError, read_manifest
+from storage.store import RunLocked, StageBusy, Store, StoreError, read_manifest
 from storage.verify import verify
 from tests.support.committed import commit_rows
 from tests.support.waiting import wait_until
@@ -53,6 +54,59 @@ def test_what_was_committed_is_current_and_whole(tmp_path: Path) -> None:
     assert found.manifest.tables["priorities"].rows == 3
     assert verify(store) == []
     assert not list((tmp_path / "trial" / ".staging").iterdir())
+
+
+def test_new_folders_are_flushed_up_to_the_data_root_and_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: set[Path] = set()
+    flush = os.fsync
+
+    def noting(handle: int) -> None:
+        flushed.add(Path(f"/proc/self/fd/{handle}").readlink())
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    root = tmp_path / "somewhere" / "data"
+    with Store(root).lock("trial", "this test"):
+        commit_rows(Store(root), "critic-sft", 0, {"priorities": rows(3)})
+    made = [path for path in (tmp_path / "somewhere").rglob("*") if path.is_dir()]
+    assert {path.name for path in made} >= {
+        "data",
+        "trial",
+        "critic-sft",
+        "iteration=00000",
+        "iterations",
+        "00000",
+    }
+    missed = {path for path in (*made, tmp_path / "somewhere") if path.parent not in flushed}
+    assert not missed, "a power cut would lose the names of these"
+
+
+def test_one_process_at_a_time_computes_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "ORPHAN_SECONDS", 0.0)
+    script = (
+        "import sys; from pathlib import Path; from storage.store import Store\n"
+        "from tests.storage.test_store import KEY\n"
+        "with Store(Path(sys.argv[1])).computing(KEY): print('holds it', flush=True); sys.stdin.read()"
+    )
+    orphan = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": "."},
+    )  # fmt: skip
+    assert orphan.stdout is not None and orphan.stdout.readline() == b"holds it\n"
+    store = Store(tmp_path)
+    with (
+        pytest.raises(StageBusy, match=r"computes critic-sft of iteration 0 .* or end it"),
+        store.computing(KEY),
+    ):
+        pass
+    with store.computing(KEY.model_copy(update={"iteration": 1})):
+        pass
+    orphan.kill()
+    orphan.communicate()
+    with store.computing(KEY):
+        pass
 
 
 def test_a_committed_folder_is_never_overwritten(tmp_path: Path) -> None:
