@@ -8,7 +8,6 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -20,7 +19,7 @@ from flows.cli.display import Display
 from flows.cli.summary import retry_hint, summary
 from flows.deployments.parameters import resolve
 from flows.stack import control
-from flows.stack.environment import client_environment, stack_dir
+from flows.stack.environment import client_environment
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
 from tasks.loopback import open_loopback
@@ -42,25 +41,6 @@ class Request:
     def options(self) -> dict[str, object]:
         """The given options that running again needs too."""
         return {"config": self.config, "run": self.run, "seed": self.seed}
-
-
-@contextmanager
-def stack_for(root: Path, config: Path | None, console: Console) -> Iterator[tuple[control.Stack, bool]]:
-    """The running stack, or one of our own that is stopped in the end; and whether it is our own."""
-    running = control.read_stack(root)
-    if running is not None:
-        console.print(f"Using the local stack at {running.ui_url}")
-        yield running, False
-        return
-    console.print("Starting a local stack: Prefect server, work pools, workers, deployments ...")
-    running = control.up(root, config)
-    where = stack_dir(root)
-    console.print(f"PREFECT_API_URL={running.api_url}  PREFECT_HOME={where / 'prefect'}")
-    try:
-        yield running, True
-    finally:
-        console.print("Stopping the local stack ...")
-        control.down(root)
 
 
 def run_and_show(root: Path, request: Request) -> int:
@@ -88,7 +68,7 @@ def run_and_show(root: Path, request: Request) -> int:
         "seed": request.seed,
     }
     started = time.time()
-    with stack_for(root, request.config, console) as (stack, own):
+    with control.used_stack(root, request.config, console.print) as (stack, own):
         command = "prefect deployment run nlac/iteration --watch"
         console.print(f"Running: {command}")
         environment = {**client_environment(root, stack.api_url), "COLUMNS": "200"}
@@ -107,7 +87,9 @@ def run_and_show(root: Path, request: Request) -> int:
             reason = _why(stack, flow_run) if failed else ""
         except BaseException:
             process.kill()
-            if not own and flow_run:
+            if flow_run and (
+                not own or control.users(root) > 1
+            ):  # else the stack ends now, and the run with it
                 _cancel(stack, flow_run)
             raise
     if failed:

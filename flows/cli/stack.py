@@ -20,6 +20,7 @@ def up(data: Data = None, config: ConfigFile = None) -> None:
     root = data_root(data)
     running = control.read_stack(root)
     if running is not None:
+        control.keep_up(root)
         typer.echo("The local stack is up already.")
     else:
         check_config(load(config), root)

@@ -1,7 +1,8 @@
 """The local stack from the outside: find it, start it, stop it.
 
 On disk, below `<data>/.stack/`: `lock` (held by the supervisor while the stack is up), `stack.json` (what was
-started), `prefect/` (PREFECT_HOME with the SQLite database), `logs/`, `progress/` (for the terminal).
+started), `prefect/` (PREFECT_HOME with the SQLite database), `logs/`, `progress/` (for the terminal), `leases/` (of the
+commands that use it), `temporary` (there if the last of those stops it).
 """
 
 import os
@@ -10,7 +11,8 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -19,11 +21,16 @@ from pydantic import BaseModel, ConfigDict
 
 from flows.stack.environment import client_environment, stack_dir
 from schemas.load import PROJECT_ROOT
-from storage.files import replace_text
+from storage.files import make_folder, replace_text
+from tasks.engines.vllm import leases
 from tasks.ports import free_port
 
 USUAL_PORT = 4217
 """The port of `nlac up` where it is free; pyproject.toml names the same one for plain `prefect` commands."""
+
+
+TEMPORARY = "temporary"
+"""File that says that the last command that uses the stack stops it."""
 
 
 class StackError(Exception):
@@ -78,6 +85,53 @@ def _recorded(root: Path) -> Stack | None:
         return None
 
 
+@contextmanager
+def used_stack(root: Path, config: Path | None, said: Callable[[str], None]) -> Iterator[tuple[Stack, bool]]:
+    """The running stack, or one that is started, and stopped by the last that uses it.
+
+    Args:
+        root: the data root.
+        config: as for `up`.
+        said: told what happens.
+
+    Yields:
+        the stack, and whether it will be stopped. Not if `nlac up` started it, or has kept it since.
+    """
+    folder = stack_dir(root)
+    make_folder(folder)
+    with FileLock(folder / "users.lock"):
+        running = read_stack(root)
+        if running is None:
+            said("Starting a local stack: Prefect server, work pools, workers, deployments ...")
+            running = up(root, config)
+            (folder / TEMPORARY).touch()
+            said(f"PREFECT_API_URL={running.api_url}  PREFECT_HOME={folder / 'prefect'}")
+        else:
+            said(f"Using the local stack at {running.ui_url}")
+        lease = leases.hold(folder, "iteration")
+    try:
+        yield running, (folder / TEMPORARY).exists()
+    finally:
+        with FileLock(folder / "users.lock"):
+            lease.unlink(missing_ok=True)
+            temporary = (folder / TEMPORARY).exists()
+            if temporary and users(root):
+                said("Another iteration uses the local stack, and stops it in the end.")
+            elif temporary:
+                said("Stopping the local stack ...")
+                down(root)
+
+
+def users(root: Path) -> int:
+    """How many commands use the stack of a data root."""
+    return len(leases.live(stack_dir(root), "iteration"))
+
+
+def keep_up(root: Path) -> None:
+    """Have a running stack stay when the last command that uses it ends."""
+    (stack_dir(root) / TEMPORARY).unlink(missing_ok=True)
+
+
 def default_api_url() -> str | None:
     """The address that plain `prefect` commands take when run from the checkout; None without a checkout."""
     settings = PROJECT_ROOT / "pyproject.toml"
@@ -98,7 +152,8 @@ def up(root: Path, config: Path | None = None, seconds: float = 240) -> Stack:
         StackError: it did not come up; every part that did is stopped again.
     """
     folder = stack_dir(root)
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    make_folder(folder / "logs")
+    keep_up(root)  # unless the caller says otherwise
     write_stack(root, None)
     port = free_port(USUAL_PORT)
     command = [sys.executable, "-m", "flows.stack.supervisor", "--data", str(root), "--port", str(port)]
@@ -128,6 +183,7 @@ def up(root: Path, config: Path | None = None, seconds: float = 240) -> Stack:
 
 def down(root: Path) -> bool:
     """Stop what `up` started for this data root, and nothing else; False if it was not up."""
+    keep_up(root)  # the next one is another
     stack = read_stack(root)
     if stack is None:
         return False

@@ -7,11 +7,13 @@ that the stack is up, and writes what it started to `<data>/.stack/stack.json`.
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
@@ -27,12 +29,43 @@ from tasks.engines.vllm.servers import servers
 from tasks.loopback import open_loopback
 
 ORPHAN_GRACE_SECONDS = 5.0
+STEADY_SECONDS = 60.0  # a service that lived as long is started again at once when it dies
+FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds; doubled while it keeps dying
+LOG_BYTES = 16 << 20  # of a log, and of what was before it
 _PREFECT = [sys.executable, "-m", "prefect"]
 _SERVER_ENVIRONMENT = {
     # Workers that poll every second make the server's bookkeeping collide on SQLite. It tries again, but its task
     # library would log a traceback each time, some 100 MB per hour. Prefect's own loggers are not affected.
     "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL"
 }
+
+
+@dataclass
+class Service:
+    """A child that is started again if it dies.
+
+    Attributes:
+        command: starts it.
+        child: its process.
+        started: when (monotonic seconds).
+        ended: when it was found dead; None while it lives.
+        deaths: in a row, each sooner than STEADY_SECONDS.
+    """
+
+    command: list[str]
+    child: subprocess.Popen[bytes]
+    started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+    deaths: int = 0
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is dead and has waited long enough to be started again."""
+        if self.child.poll() is None:
+            return False
+        if self.ended is None:
+            self.ended = now
+            self.deaths = self.deaths + 1 if now - self.started < STEADY_SECONDS else 1
+        return now - self.ended >= min(LONGEST_WAIT, FIRST_WAIT * 2 ** (self.deaths - 1))
 
 
 class Supervisor:
@@ -48,7 +81,7 @@ class Supervisor:
         self.root, self.port, self.config = root, port, config
         self.stack = Stack(pid=os.getpid(), port=port, data=str(root))
         self.environment = service_environment(root, self.stack.api_url)
-        self.services: dict[str, tuple[list[str], subprocess.Popen[bytes]]] = {}
+        self.services: dict[str, Service] = {}
         self.stopping = Event()
         self._orphans: dict[int, float] = {}
 
@@ -65,7 +98,7 @@ class Supervisor:
 
     def keep(self, name: str, command: list[str]) -> None:
         """Start a child that is started again if it dies."""
-        self.services[name] = (command, self.spawn(name, command))
+        self.services[name] = Service(command, self.spawn(name, command))
 
     def once(self, name: str, command: list[str]) -> None:
         """Run a command to its end.
@@ -90,13 +123,13 @@ class Supervisor:
         log = stack_dir(self.root) / "logs" / "server.log"
         deadline = time.monotonic() + seconds
         while not self.stopping.wait(0.2):
-            if self.services["server"][1].poll() is not None:
+            if self.services["server"].child.poll() is not None:
                 raise StackError(f"the Prefect server ended at once; see {log}")
             with (
                 suppress(OSError),
                 open_loopback(f"{self.stack.api_url}/health", 2),
             ):
-                if listens(self.services["server"][1].pid, self.port):
+                if listens(self.services["server"].child.pid, self.port):
                     return
             if time.monotonic() > deadline:
                 raise StackError(f"the Prefect server did not answer within {seconds:.0f} s; see {log}")
@@ -126,16 +159,29 @@ class Supervisor:
             write_stack(self.root, self.stack)
 
     def watch(self) -> None:
-        """Until told to stop, start children again that died, and end orphans."""
+        """Until told to stop, start children again that died, end orphans, and bound the logs."""
         while not self.stopping.wait(1.0):
-            for name, (command, child) in self.services.items():
-                if child.poll() is not None:
-                    self.services[name] = (command, self.spawn(name, command))
+            self.revive(time.monotonic())
             self.reap_orphans()
+            self.bound_logs()
+
+    def revive(self, now: float) -> None:
+        """Start services again that died, each after its wait; `now` in monotonic seconds."""
+        for name, service in self.services.items():
+            if service.is_due(now):
+                child = self.spawn(name, service.command)
+                self.services[name] = Service(service.command, child, now, deaths=service.deaths)
+
+    def bound_logs(self) -> None:
+        """Put a log that has grown too long aside, over the one before it. Its writer appends, so it goes on."""
+        for log in (stack_dir(self.root) / "logs").glob("*.log"):
+            if log.stat().st_size > LOG_BYTES:
+                shutil.copyfile(log, log.with_name(f"{log.name}.before"))
+                os.truncate(log, 0)
 
     def reap_orphans(self) -> None:
         """End processes whose parent is gone, such as a vLLM engine of a stage that was killed."""
-        own = {child.pid for _, child in self.services.values()}
+        own = {service.child.pid for service in self.services.values()}
         # The supervisors of vLLM servers leave their parents on purpose, and end when no process needs them.
         own |= {server.supervisor for _, server in servers(Store(self.root).cache_dir)}
         orphans = [p for p in psutil.Process().children() if p.pid not in own]
@@ -153,9 +199,9 @@ class Supervisor:
     def stop(self) -> None:
         """Stop the workers, which end their flow runs, then the server, then all that is left."""
         children = {
-            name: psutil.Process(child.pid)
-            for name, (_, child) in self.services.items()
-            if child.poll() is None
+            name: psutil.Process(service.child.pid)
+            for name, service in self.services.items()
+            if service.child.poll() is None
         }
         end([p for name, p in children.items() if name != "server"], 15)
         end([p for name, p in children.items() if name == "server"], 15)

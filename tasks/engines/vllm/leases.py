@@ -1,4 +1,4 @@
-"""Leases: a server lives while any process that holds a lease on it lives.
+"""Leases: a server, or the local stack, lives while any process that holds a lease on it lives.
 
 A lease is an empty file whose name holds the identity of its process. The lease of a killed process is void at once, so
 nothing has to be released.
@@ -50,7 +50,7 @@ def hold(folder: Path, kind: Kind, pid: int | None = None) -> Path:
     """Make a lease and return its file. Removing the file ends the lease.
 
     Args:
-        folder: of the server.
+        folder: of the server, or of the stack.
         kind: who holds it: the local stack, an iteration, or a stage that sends requests.
         pid: of the process that holds it; None is this one.
 
