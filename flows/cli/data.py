@@ -36,6 +36,12 @@ def sql(
     query: Annotated[str | None, typer.Argument(help="DuckDB SQL; leave it out to list the tables")] = None,
     format: Annotated[Format, typer.Option(help="how the result is written")] = Format.table,
     output: Annotated[Path | None, typer.Option(help="file to write to instead of the terminal")] = None,
+    unsafe: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe", help="any SQL, which may read and write any file; else one SELECT or EXPLAIN"
+        ),
+    ] = False,
     data: Data = None,
 ) -> None:
     """Query all committed data; alone, list tables and columns with their meanings."""
@@ -46,22 +52,28 @@ def sql(
         fail("--format parquet writes bytes: give --output FILE, or pipe them into a program", USAGE)
     import duckdb
 
+    from storage.sql.queries import QueryRefused, ask
     from storage.sql.render import render
     from storage.sql.views import connect
 
     problems: list[str] = []
-    database = connect(open_store(data), problems)
+    database = connect(open_store(data), problems, unsafe=unsafe)
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)
     try:
-        relation = database.sql(query)
+        relation = database.sql(query) if unsafe else ask(database, query)
         if relation is None:
-            fail("the query is empty; `nlac sql` alone lists the tables", USAGE)
+            typer.echo("done, without rows", err=True)
+            return
         if output is None:
             write_result(relation, format, sys.stdout.buffer)
         else:
             with output.open("wb") as stream:
                 render(relation, format.value, stream)
+    except QueryRefused as refused:
+        fail(str(refused), USAGE)
+    except duckdb.PermissionException as error:
+        fail(f"{_one_line(error)}; --unsafe lifts that", USAGE)
     except duckdb.Error as error:
         fail(_one_line(error), USAGE)
     except BrokenPipeError:

@@ -6,7 +6,8 @@
     lineage                      one row per distilled action, joined back to its transition and episode
     problems                     broken files, which are left out
 
-A view checks sizes and Parquet footers; `nlac verify` compares contents (sha256).
+A view checks sizes and Parquet footers; `nlac verify` compares contents (sha256). Queries read the files of the views
+and no other, and change no setting.
 """
 
 import json
@@ -64,12 +65,15 @@ where r.distil
 """
 
 
-def connect(store: Store, problems: list[str] | None = None) -> duckdb.DuckDBPyConnection:
+def connect(
+    store: Store, problems: list[str] | None = None, *, unsafe: bool = False
+) -> duckdb.DuckDBPyConnection:
     """A private in-memory database with the views named at the top of this module.
 
     Args:
         store: the store; a data root that does not exist gives empty tables.
         problems: broken files are appended here, by name, and left out of the views.
+        unsafe: queries may read and write any file, and change settings.
 
     Returns:
         The connection; a query spills to `<data>/.duckdb` beyond half of the machine's memory.
@@ -97,6 +101,10 @@ def connect(store: Store, problems: list[str] | None = None) -> duckdb.DuckDBPyC
     _table(database, "adapters", AdapterRow, [row for folder in found for row in _adapter_rows(folder)])
     _table(database, "problems", ProblemRow, [{"problem": problem} for problem in problems])
     database.execute(LINEAGE)
+    if not unsafe:
+        paths = [path for versions in files.values() for listed in versions.values() for path in listed]
+        database.execute(f"set allowed_paths = {_list(paths)}")
+        database.execute("set enable_external_access = false; set lock_configuration = true")
     return database
 
 
@@ -142,11 +150,14 @@ def _select(table: str, by_version: dict[str, list[str]], extra: str = "") -> st
     # hive_partitioning would replace the column `iteration` by the value in the folder's name.
     parts = [f"select *{', null::varchar as folder' if extra else ''} from typed.{table}"]
     for _, paths in sorted(by_version.items()):
-        listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
-        parts.append(f"select *{extra} from read_parquet([{listed}], hive_partitioning = false)")
+        parts.append(f"select *{extra} from read_parquet({_list(paths)}, hive_partitioning = false)")
     united = " union all by name ".join(parts)
     filled = ", ".join(f"coalesce({c}, '{value}') as {c}" for c, value in TABLES[table].OLDER.items())
     return f"select * replace ({filled}) from ({united})" if filled else united
+
+
+def _list(texts: list[str]) -> str:
+    return "[" + ", ".join("'" + text.replace("'", "''") + "'" for text in texts) + "]"
 
 
 def _columns(model: type[BaseModel]) -> str:

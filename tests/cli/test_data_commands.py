@@ -93,6 +93,80 @@ def test_a_wrong_query_is_one_line_with_the_near_name(store: Store, query: str, 
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "from read_text('{secret}')",
+        "from read_blob('{folder}/../secret')",
+        "from read_csv('{secret}')",
+        "from '{secret}'",
+        "from glob('{folder}/*')",
+        "from query('from read_text(''{secret}'')')",
+        "from sniff_csv('{secret}')",
+        "from read_parquet('{folder}/other.parquet')",
+        "select * from episodes, read_text('{secret}')",
+        "copy episodes to '{folder}/copy.csv'",
+        "explain analyze copy episodes to '{folder}/copy.csv'",
+        "export database '{folder}/copy'",
+        "attach '{folder}/new.db'",
+        "install httpfs",
+        "load httpfs",
+        "from enable_logging(storage='file', storage_path='{folder}/logs')",
+        "from enable_profiling(save_location='{folder}/profile')",
+        "set enable_external_access = true",
+        "set lock_configuration = false",
+        "reset allowed_paths",
+        "create table copied as from episodes",
+        "drop view episodes",
+        "pragma memory_limit='1GB'",
+        "select 1; select 2",
+        "select 1; copy episodes to '{folder}/copy.csv'",
+    ],
+)
+def test_a_query_reads_the_tables_and_no_other_file(store: Store, tmp_path: Path, query: str) -> None:
+    played(store)
+    secret, folder = tmp_path / "secret", tmp_path / "folder"
+    secret.write_text("planted\n")
+    folder.mkdir()
+    pl.DataFrame({"a": ["planted"]}).write_parquet(folder / "other.parquet")
+    result = nlac(store, "sql", query.format(secret=secret, folder=folder), "--format", "csv")
+    assert (result.exit_code, len(result.stderr.strip().splitlines())) == (2, 1)
+    assert "planted" not in result.output
+    assert [path.name for path in folder.iterdir()] == ["other.parquet"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "explain from episodes",
+        "describe lineage",
+        "show tables",
+        "summarize episodes",
+        "values (1)",
+        "with e as (from episodes) select * from e -- one; two",
+        "from superseded.episodes union all by name from episodes;",
+        "from (pivot episodes on done in (true) using count(*))",
+    ],
+)
+def test_every_way_to_ask_the_tables_is_allowed(store: Store, query: str) -> None:
+    played(store)
+    result = nlac(store, "sql", query, "--format", "csv")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("\n") > 1
+
+
+def test_unsafe_runs_any_sql(store: Store, tmp_path: Path) -> None:
+    played(store)
+    out = tmp_path / "out.csv"
+    copied = nlac(
+        store, "sql", f"set threads = 1; copy (select success from episodes) to '{out}'", "--unsafe"
+    )
+    assert copied.exit_code == 0, copied.stderr
+    assert out.read_text() == "success\ntrue\n"
+    read = nlac(store, "sql", f"select success from '{out}'", "--unsafe", "--format", "csv")
+    assert read.stdout == "success\ntrue\n"
+
+
 def test_sql_names_a_truncated_file_and_answers_without_it(store: Store) -> None:
     file = played(store) / "episodes.parquet"
     file.write_bytes(file.read_bytes()[:-9])
