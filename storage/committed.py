@@ -1,6 +1,6 @@
 """A committed stage folder: its manifest, its tables, and whether its files are whole."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -19,6 +19,10 @@ _Manifest = TypeVar("_Manifest", bound=Summary)
 
 class StoreError(Exception):
     """The store can't do what was asked; the message names the file and the remedy."""
+
+
+class Missing(StoreError):
+    """A file, or a part of it, is gone; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +44,23 @@ class Committed:
         Raises:
             StoreError: a file is missing, truncated or changed; it is named.
         """
+        for fault in self.faults(content=content):
+            raise fault
+
+    def faults(self, *, content: bool) -> Iterator[StoreError]:
+        """What `check` raises, for every file."""
         m = self.manifest
         remedy = f"restore it, or recompute {m.stage} of iteration {m.iteration} with force=true"
         for entry in self.manifest.files:
             path = self.path / entry.path
             if not path.is_file():
-                raise StoreError(f"{path}: named in the manifest and missing; {remedy}")
-            if path.stat().st_size != entry.bytes:
-                raise StoreError(
+                yield Missing(f"{path}: named in the manifest and missing; {remedy}")
+            elif path.stat().st_size != entry.bytes:
+                yield Missing(
                     f"{path}: {path.stat().st_size} bytes, the manifest says {entry.bytes}; {remedy}"
                 )
-            if content and sha256_file(path) != entry.sha256:
-                raise StoreError(f"{path}: its sha256 is not the manifest's; {remedy}")
+            elif content and sha256_file(path) != entry.sha256:
+                yield StoreError(f"{path}: its sha256 is not the manifest's; {remedy}")
 
 
 def scan_parts(parts: Sequence[Committed], table: str) -> "pl.LazyFrame":

@@ -68,6 +68,9 @@ class Store:
     def iteration_dir(self, run: str, iteration: int) -> Path:
         return self.root / run / "iterations" / f"{iteration:05d}"
 
+    def current_path(self, run: str, iteration: int) -> Path:
+        return self.iteration_dir(run, iteration) / "current.json"
+
     def requests_journal(self, key: StageKey, folder: str) -> Path:
         """The file of an unfinished stage's finished requests."""
         return self.run_dir(key.run) / ".requests" / f"{key.stage}-{key.iteration:05d}-{folder}.journal"
@@ -94,19 +97,17 @@ class Store:
         Raises:
             StoreError: the file is broken.
         """
-        path = self.iteration_dir(run, iteration) / "current.json"
+        path = self.current_path(run, iteration)
         try:
             return Current.model_validate_json(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return Current()
         except (ValidationError, UnicodeDecodeError) as error:
             reason = str(error).splitlines()[0]
-            raise StoreError(f"{path}: broken ({reason}); delete it and run the iteration again") from None
+            raise StoreError(f"{path}: broken ({reason}); `nlac verify --repair` rebuilds it") from None
 
     def set_current(self, run: str, iteration: int, current: Current) -> None:
-        replace_text(
-            self.iteration_dir(run, iteration) / "current.json", current.model_dump_json(indent=2) + "\n"
-        )
+        replace_text(self.current_path(run, iteration), current.model_dump_json(indent=2) + "\n")
 
     def committed(self, run: str, stage: str, iteration: int) -> Committed | None:
         """The current output of a stage, or None.
@@ -177,6 +178,9 @@ class Store:
         final = home / manifest.folder
         if final.exists():
             raise StoreError(f"{final}: committed already; a committed folder is never overwritten")
+        # `current.json` is there before the first folder is. So a folder without it means that it was lost.
+        if not self.current_path(manifest.run, manifest.iteration).exists():
+            self.set_current(manifest.run, manifest.iteration, Current())
         folder.rename(final)
         fsync(home)
         committed = Committed(final, manifest)

@@ -1,27 +1,197 @@
-"""Checking all current files against their manifests."""
+"""Checking all committed files against their manifests, what nothing refers to, and rebuilding `current.json`."""
 
-from storage.committed import StoreError
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from schemas.manifest import Current, CurrentEntry, Manifest, Summary
+from storage.committed import Committed, Missing, StoreError, read_manifest
+from storage.folders import Folder, folders, iterations_of, names_in
 from storage.parquet.footers import TableError
 from storage.store import Store
 
+# A fingerprint input: `[run/]stage@iteration`, and the table or file of it.
+_INPUT = re.compile(r"(?:(?P<run>[^/@]+)/)?(?P<part>[a-z-]+@\d{5})(?P<name>[./].+)")
 
-def verify(store: Store) -> list[str]:
-    """Check every current folder's files by sha256; gives one line per fault, which names the file."""
-    faults = []
-    for run in store.runs():
-        for iteration in store.iterations(run):
-            try:
-                stages = store.current(run, iteration).stages
-            except StoreError as error:
-                faults.append(str(error))
-                continue
-            for stage in stages:
-                try:
-                    committed = store.committed(run, stage, iteration)
-                    if committed is not None:
-                        committed.check(content=True)
-                        for table in committed.manifest.tables:
-                            committed.scan(table)
-                except (StoreError, TableError) as error:
-                    faults.append(str(error))
-    return faults
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that is not as it was committed.
+
+    Attributes:
+        message: the file, what is wrong with it, and the remedy.
+        missing: it is gone, or a part of it is; otherwise its content has changed.
+    """
+
+    message: str
+    missing: bool
+
+
+@dataclass
+class Survey:
+    """What a store holds.
+
+    Attributes:
+        runs, iterations, stages, superseded, files, bytes: how much was committed; superseded folders count apart.
+        unreferenced: what no manifest and no `current.json` refers to, with the reason.
+    """
+
+    runs: int = 0
+    iterations: int = 0
+    stages: int = 0
+    superseded: int = 0
+    files: int = 0
+    bytes: int = 0
+    unreferenced: list[str] = field(default_factory=list)
+
+
+def verify(store: Store) -> list[Fault]:
+    """Check every committed file, superseded ones too, by sha256, and that what manifests were made from is there."""
+    problems: list[str] = []
+    found = list(folders(store, problems))
+    faults = [Fault(problem, missing=True) for problem in problems]
+    held = {name for folder in found for name, _ in _digests(folder.manifest)}
+    lost: dict[str, str] = {}
+    for folder in found:
+        try:
+            committed = Committed(folder.path, read_manifest(folder.path))
+            broken = list(committed.faults(content=True))
+            faults += [Fault(str(error), isinstance(error, Missing)) for error in broken]
+            for table in () if broken else committed.manifest.tables:
+                committed.scan(table)
+        except (StoreError, TableError) as error:
+            faults.append(Fault(str(error), missing=False))
+            continue
+        if folder.state != "superseded":
+            lost |= {
+                part: str(folder.path) for part, name, _ in _inputs(committed.manifest) if name not in held
+            }
+    return faults + [
+        Fault(f"{part}: gone, and {reader} was made from it; restore it from a copy", missing=True)
+        for part, reader in lost.items()
+    ]
+
+
+def survey(store: Store) -> Survey:
+    """Count what is committed, and name what nothing refers to. Reads no contents."""
+    found = list(folders(store, []))
+    made = Survey(
+        runs=len({folder.manifest.run for folder in found}),
+        iterations=len({(folder.manifest.run, folder.manifest.iteration) for folder in found}),
+        stages=sum(folder.state != "superseded" for folder in found),
+        superseded=sum(folder.state == "superseded" for folder in found),
+        files=sum(len(folder.manifest.files) for folder in found),
+        bytes=sum(entry.bytes for folder in found for entry in folder.manifest.files),
+    )
+    made.unreferenced += _unreferenced(store, found)
+    return made
+
+
+def _unreferenced(store: Store, found: list[Folder]) -> Iterator[str]:
+    for path in sorted(store.root.glob("[!.]*")):
+        if not path.is_dir() or not (iterations_of(store, path.name) or (path / ".lock").exists()):
+            yield f"{path}: is no run"
+    for folder in found:
+        listed = {folder.path / entry.path for entry in folder.manifest.files}
+        own = {folder.path / "manifest.json", folder.path / "stage.log"}
+        files = {path for path in folder.path.rglob("*") if path.is_file()}
+        yield from (f"{path}: its manifest does not list it" for path in sorted(files - listed - own))
+    for run in names_in(store.root):
+        committed = {
+            f"{folder.manifest.stage}-{folder.manifest.iteration:05d}-{folder.manifest.folder}"
+            for folder in found
+            if folder.manifest.run == run
+        }
+        for path in sorted(
+            (*store.run_dir(run).glob(".requests/*"), *store.run_dir(run).glob(".checkpoints/*"))
+        ):
+            if path.stem in committed:
+                yield f"{path}: left over; its stage is committed"
+    for folder in (folder for folder in found if folder.state == "superseded"):
+        m = folder.manifest
+        try:
+            named = store.current(m.run, m.iteration).stages
+        except StoreError:
+            continue
+        if m.stage not in named:
+            yield f"{folder.path}: committed, and not current; the next run of the stage adopts it, if it still fits"
+
+
+def repair(store: Store) -> list[str]:
+    """Rebuild every `current.json` that is gone or broken from the manifests: the newest whole folder of each stage,
+    which is stale where its inputs are not those named.
+
+    An iteration counts as finished where a later one was computed. Runs of the last one go on with it.
+
+    Returns:
+        One line per file rebuilt.
+
+    Raises:
+        RunLocked: another process writes the run.
+    """
+    said = []
+    for run in names_in(store.root):
+        lost = [number for number in iterations_of(store, run) if _is_lost(store, run, number)]
+        if lost:
+            with store.lock(run, "nlac verify --repair"):
+                said += _rebuild(store, run, lost)
+    return said
+
+
+def _is_lost(store: Store, run: str, iteration: int) -> bool:
+    try:
+        store.current(run, iteration)
+    except StoreError:
+        return True
+    return not store.current_path(run, iteration).exists()
+
+
+def _rebuild(store: Store, run: str, lost: list[int]) -> Iterator[str]:
+    whole: dict[int, list[Committed]] = defaultdict(list)
+    for folder in (folder for folder in folders(store, []) if folder.manifest.run == run):
+        with suppress(StoreError):
+            committed = Committed(folder.path, read_manifest(folder.path))
+            committed.check(content=True)
+            whole[folder.manifest.iteration].append(committed)
+    # An import has no models, and may lie ready for an iteration to come.
+    computed = [
+        number for number, made in whole.items() if any(c.manifest.fingerprint_inputs.models for c in made)
+    ]
+    for number in lost:
+        newest = {c.manifest.stage: c for c in sorted(whole[number], key=_age)}
+        names = {name: digest for c in newest.values() for name, digest in _digests(c.manifest)}
+        stages = {
+            stage: CurrentEntry(
+                fingerprint=c.manifest.fingerprint,
+                folder=c.manifest.folder,
+                stale=any(names.get(name, digest) != digest for _, name, digest in _inputs(c.manifest)),
+            )
+            for stage, c in newest.items()
+        }
+        path = store.current_path(run, number)
+        if stages or path.exists():
+            finished = number < max(computed, default=-1)
+            rebuilt = Current(stages=stages, state="finished" if finished else "running")
+            store.set_current(run, number, rebuilt)
+            yield f"{path}: rebuilt from the manifests of {', '.join(stages) or 'no stage'}, {rebuilt.state}"
+
+
+def _age(committed: Committed) -> tuple[str, int]:
+    return committed.manifest.started_at, committed.manifest.attempt
+
+
+def _digests(manifest: Summary) -> Iterator[tuple[str, str]]:
+    """(name, digest) of all that a folder offers as inputs."""
+    part = f"{manifest.run}/{manifest.stage}@{manifest.iteration:05d}"
+    yield from ((f"{part}.{name}", entry.digest) for name, entry in manifest.tables.items())
+    yield from ((f"{part}/{entry.path}", entry.sha256) for entry in manifest.files)
+
+
+def _inputs(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    """(folder, name, digest) of all that a stage read."""
+    for text, digest in manifest.fingerprint_inputs.inputs.items():
+        if match := _INPUT.fullmatch(text):
+            part = f"{match['run'] or manifest.run}/{match['part']}"
+            yield part, part + match["name"], digest

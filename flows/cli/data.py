@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from flows.cli.options import FAILED, USAGE, Data, Run, fail, load, open_store
+from flows.cli.options import FAILED, LOST, USAGE, AllowMissing, Data, Run, fail, load, open_store
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
@@ -42,6 +42,7 @@ def sql(
             "--unsafe", help="any SQL, which may read and write any file; else one SELECT or EXPLAIN"
         ),
     ] = False,
+    allow_missing: AllowMissing = False,
     data: Data = None,
 ) -> None:
     """Query all committed data; alone, list tables and columns with their meanings."""
@@ -60,6 +61,8 @@ def sql(
     database = connect(open_store(data), problems, unsafe=unsafe)
     for problem in problems:
         typer.echo(f"left out: {problem}", err=True)
+    if problems and not allow_missing:
+        fail("committed data is missing, so nothing is answered; --allow-missing answers without it", LOST)
     try:
         relation = database.sql(query) if unsafe else ask(database, query)
         if relation is None:
@@ -113,17 +116,32 @@ def _one_line(error: Exception) -> str:
     return f"{said} (`nlac verify` finds damaged files)" if damaged else said
 
 
-def verify(data: Data = None) -> None:
-    """Check every current file against its manifest by sha256."""
-    from storage.verify import verify as faults_of
+def verify(
+    allow_missing: AllowMissing = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="first rebuild each lost current.json from the manifests")
+    ] = False,
+    data: Data = None,
+) -> None:
+    """Check every committed file against its manifest by sha256, count them, and name what nothing refers to."""
+    from storage import verify as stored
 
     store = open_store(data)
-    faults = faults_of(store)
+    for line in stored.repair(store) if repair else ():
+        typer.echo(line)
+    found = stored.survey(store)
+    for path in found.unreferenced:
+        typer.echo(f"nothing refers to {path}")
+    typer.echo(
+        f"{store.root}: {found.runs} runs, {found.iterations} iterations, {found.stages} stages and "
+        f"{found.superseded} superseded, {found.files} files, {found.bytes} bytes"
+    )
+    faults = stored.verify(store)
     for fault in faults:
-        typer.echo(fault, err=True)
-    if faults:
-        fail(f"{len(faults)} current files below {store.root} are broken", FAILED)
-    typer.echo(f"all current files below {store.root} are as they were committed")
+        typer.echo(fault.message, err=True)
+    if any(not (fault.missing and allow_missing) for fault in faults):
+        fail(f"{len(faults)} faults below {store.root}", LOST)
+    typer.echo("what is there is as it was committed" if faults else "all files are as they were committed")
 
 
 def explain(

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from schemas.config import Config
     from storage.store import Store
 
-USAGE, FAILED = 2, 1
-"""Exit codes: the command can't be carried out as given; it failed."""
+USAGE, FAILED, LOST = 2, 1, 3
+"""Exit codes: the command can't be carried out as given; it failed; committed data is missing or damaged."""
 _PLACES = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST, errno.ENOENT}
 
 Data = Annotated[
@@ -22,6 +22,9 @@ Data = Annotated[
 ]
 Run = Annotated[str | None, typer.Option(help="run; else the configuration's")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="configuration; else configs/default.yaml")]
+AllowMissing = Annotated[
+    bool, typer.Option("--allow-missing", help="go on without files that are gone or truncated")
+]
 PolicyOf = Annotated[
     int | None, typer.Option(help="iteration that trained the policy; else the newest", min=0)
 ]

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -87,6 +88,7 @@ def test_sql_alone_lists_every_table_with_its_columns(store: Store) -> None:
     ],
 )
 def test_a_wrong_query_is_one_line_with_the_near_name(store: Store, query: str, said: str) -> None:
+    played(store)
     result = nlac(store, "sql", query)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
@@ -167,23 +169,69 @@ def test_unsafe_runs_any_sql(store: Store, tmp_path: Path) -> None:
     assert read.stdout == "success\ntrue\n"
 
 
-def test_sql_names_a_truncated_file_and_answers_without_it(store: Store) -> None:
-    file = played(store) / "episodes.parquet"
-    file.write_bytes(file.read_bytes()[:-9])
-    result = nlac(store, "sql", "select count(*) as n from episodes", "--format", "csv")
-    assert (result.exit_code, result.stdout) == (0, "n\n0\n")
-    assert str(file) in result.stderr
+COUNT = "select count(*) as n from episodes"
 
 
-def test_verify_finds_a_changed_byte(store: Store) -> None:
+def damaged(store: Store, what: str) -> Path:
+    """Take something away from a store of one rollout, and say which file lacks."""
+    folder = played(store)
+    current = store.current_path("trial", 0)
+    if what == "current.json":
+        current.unlink()
+        return current
+    if what == "iterations":
+        shutil.rmtree(current.parent.parent)
+        return current
+    if what == "root":
+        shutil.rmtree(store.root)
+        return store.root
+    if what == "stage":
+        shutil.rmtree(folder.parent.parent)
+        return folder / "manifest.json"
+    file = folder / ("manifest.json" if what == "manifest" else "episodes.parquet")
+    if what == "truncated":
+        file.write_bytes(file.read_bytes()[:-9])
+    else:
+        file.unlink()
+    return file
+
+
+@pytest.mark.parametrize(
+    "what", ["current.json", "iterations", "root", "stage", "manifest", "truncated", "removed"]
+)
+def test_what_is_gone_is_named_and_ends_sql_and_verify_with_3(store: Store, what: str) -> None:
+    gone = damaged(store, what)
+    asked = nlac(store, "sql", COUNT, "--format", "csv")
+    assert (asked.exit_code, asked.stdout) == (3, "")
+    assert str(gone) in asked.stderr and "--allow-missing" in asked.stderr
+    allowed = nlac(store, "sql", COUNT, "--format", "csv", "--allow-missing")
+    assert (allowed.exit_code, allowed.stdout) == (0, "n\n0\n")
+    assert str(gone) in allowed.stderr
+    checked = nlac(store, "verify")
+    assert checked.exit_code == 3 and str(gone) in checked.stderr
+    assert "all files are" not in checked.stdout
+    allowed = nlac(store, "verify", "--allow-missing")
+    assert allowed.exit_code == 0 and str(gone) in allowed.stderr
+
+
+def test_verify_counts_and_finds_a_changed_byte_whatever_may_be_missing(store: Store) -> None:
     file = played(store) / "transitions.parquet"
-    assert nlac(store, "verify").exit_code == 0
+    whole = nlac(store, "verify")
+    assert whole.exit_code == 0
+    assert "1 runs, 1 iterations, 1 stages and 0 superseded, 2 files, " in whole.stdout
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    result = nlac(store, "verify")
-    assert result.exit_code == 1
+    result = nlac(store, "verify", "--allow-missing")
+    assert result.exit_code == 3
     assert str(file) in result.stderr
+
+
+def test_verify_repair_rebuilds_what_the_manifests_allow(store: Store) -> None:
+    gone = damaged(store, "iterations")
+    repaired = nlac(store, "verify", "--repair")
+    assert repaired.exit_code == 0 and f"{gone}: rebuilt" in repaired.stdout
+    assert nlac(store, "sql", COUNT, "--format", "csv").stdout == "n\n1\n"
 
 
 def committed_rollout(store: Store, config: Config) -> None:

@@ -202,7 +202,8 @@ def test_damage_to_a_file_is_reported_by_name(tmp_path: Path, damage: str) -> No
     else:
         path.unlink()
     (fault,) = verify(store)
-    assert str(path) in fault and "force=true" in fault
+    assert str(path) in fault.message and "force=true" in fault.message
+    assert fault.missing is (damage != "flip")
     if damage != "flip":
         with pytest.raises(StoreError, match=r"priorities\.parquet"):
             committed.check(content=False)
