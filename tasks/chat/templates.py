@@ -10,7 +10,7 @@ import datetime
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tasks.chat.messages import (
     Message,
@@ -21,7 +21,8 @@ from tasks.chat.messages import (
     merge_system,
     spell_tools,
 )
-from tasks.chat.response_parser import CLOSING, BrokenCall, Call, read_calls, split_reasoning
+from tasks.chat.response_parser import CLOSING, MARKS, BrokenCall, Call, read_calls, split_reasoning
+from tasks.chat.special_tokens import CUT, TokenNames, map_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -83,6 +84,12 @@ class ChatTemplate:
                 f"model.name: {tokenizer.name_or_path} has no chat template; take the instruct version of the model"
             )
         self.tokenizer = tokenizer
+        added = tokenizer.added_tokens_decoder.values()
+        special = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
+        printed = {str(token) for token in added if str(token) in str(tokenizer.chat_template)}
+        self._names = TokenNames(special | {name for name in printed if not name.isspace()})
+        # An assistant's marks of reasoning and calls are its own, and tokens when it samples them.
+        self._assistant_names = TokenNames(special.difference(MARKS))
 
     def render(
         self,
@@ -104,23 +111,41 @@ class ChatTemplate:
         Raises:
             RequestError: the template refuses these messages (roles out of order, for instance).
         """
+        return "".join(self.pieces(messages, tools, thinking, add_generation_prompt))
+
+    def pieces(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        thinking: bool = False,
+        add_generation_prompt: bool = True,
+    ) -> list[str]:
+        """The prompt as texts that are to be encoded one by one. A name of a special token is whole in one of them only
+        where the template prints it; names in contents are cut. Arguments and errors are those of `render`."""
         from jinja2.exceptions import TemplateError
 
-        messages, tools = self.fit(messages, tools)
+        known = [self._cut(for_templates(message)) for message in messages]
+        messages, tools = self._fit(known, [map_texts(tool, self._names.cut) for tool in tools])
         try:
             text = self._apply(messages, tools, thinking, add_generation_prompt)
         except TemplateError as refused:
             raise RequestError(f"the chat template refuses these messages: {refused}") from refused
         opening = opening_of(text)
         if opening and add_generation_prompt and not thinking:
-            return f"{text.rstrip()}\n\n{CLOSING[opening]}\n\n"
-        return text
+            text = f"{text.rstrip()}\n\n{CLOSING[opening]}\n\n"
+        return text.split(CUT)
+
+    def _cut(self, message: Message) -> Message:
+        names = self._assistant_names if message["role"] == "assistant" else self._names
+        return cast(Message, {**map_texts(message, names.cut), "role": message["role"]})
 
     def fit(
         self, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> tuple[list[Message], Sequence[Tool]]:
         """The messages and tools to give to the template, with what it does not support put into words."""
-        fit = [for_templates(message) for message in messages]
+        return self._fit([for_templates(message) for message in messages], tools)
+
+    def _fit(self, fit: list[Message], tools: Sequence[Tool]) -> tuple[list[Message], Sequence[Tool]]:
         if has_tools(fit, tools) and not self._knows_tools:
             fit, tools = spell_tools(fit, tools), ()
         return (fit if self._knows_system else merge_system(fit)), tools

@@ -86,7 +86,8 @@ class ChatTokenizer:
 
     def _encode_prompt(self, chat: str, thinking: bool) -> list[int]:
         messages, tools = json.loads(chat)
-        return self._encode(self.render(messages, tools=tools, thinking=thinking), plain=False)
+        pieces = self._template.pieces(messages, tools, thinking)
+        return [token for piece in pieces for token in self._encode(piece, plain=False)]
 
     def completion_text(self, prompt: Sequence[int], completion: Sequence[int]) -> str:
         """Text of a sampled completion. If the prompt ends with the opening mark of a hidden chain of thought, the text

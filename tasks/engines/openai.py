@@ -1,4 +1,7 @@
-"""Client of any OpenAI-compatible server, such as `vllm serve` or a hosted model. Bounds the concurrent requests."""
+"""Client of any OpenAI-compatible server, such as `vllm serve` or a hosted model. Bounds the concurrent requests.
+
+The server encodes contents, perhaps with special tokens. So names of tokens that begin or end turns are escaped.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError,
 
 from schemas.config import EngineSection
 from tasks.chat.messages import RequestError, for_servers, spell_call
+from tasks.chat.special_tokens import escape, map_texts
 from tasks.engines.protocol import (
     Capabilities,
     Completion,
@@ -73,11 +77,11 @@ class OpenAIEngine:
         if request.regex:
             extra["structured_outputs"] = {"regex": request.regex}
         if request.tools:
-            extra["tools"] = [dict(tool) for tool in request.tools]
+            extra["tools"] = [map_texts(dict(tool), escape) for tool in request.tools]
         answer = await self._ask(
             self._client.chat.completions.create,
             model=self._model,
-            messages=[for_servers(message) for message in request.messages],
+            messages=[map_texts(for_servers(message), escape) for message in request.messages],
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_tokens,
@@ -100,9 +104,13 @@ class OpenAIEngine:
         if not self._vllm:
             raise RequestError("scoring needs a vLLM server; set options.server to vllm if it is one")
         prompt = await self._tokenize(
-            messages=list(request.messages), add_generation_prompt=True, **self._template(thinking=False)
+            messages=[map_texts(message, escape) for message in request.messages],
+            add_generation_prompt=True,
+            **self._template(thinking=False),
         )
-        segments = [await self._tokenize(prompt=text, add_special_tokens=False) for text in request.segments]
+        segments = [
+            await self._tokenize(prompt=escape(text), add_special_tokens=False) for text in request.segments
+        ]
         tokens = [token for segment in segments for token in segment]
         answer = await self._ask(
             self._client.completions.create,
