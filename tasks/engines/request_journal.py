@@ -1,13 +1,14 @@
 """Finished requests of an unfinished stage, so that a stage killed at 90% resumes at 90%.
 
-One journal per stage fingerprint, with one line (`key<tab>json`) per response; it is removed when the stage commits. A
-line is written as soon as the response is known, so a killed process loses only requests in flight. An incomplete last
-line is cut off. The key covers the item, the sample, the model version and the whole rendered request: a changed
-prompt or seed is another request.
+One journal per stage fingerprint, with one line (`crc32<tab>key<tab>json`) per response; it is removed when the stage
+commits. A line is written as soon as the response is known, so a killed process loses only requests in flight. A line
+whose checksum is not its own is skipped and counted, so damage costs the requests that it hit. The key covers the item,
+the sample, the model version and the whole rendered request: a changed prompt or seed is another request.
 """
 
 import hashlib
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ class RequestJournal:
 
     Args:
         path: of the journal, created if missing.
+
+    Attributes:
+        skipped: how many lines were damaged; their requests are asked again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -26,9 +30,12 @@ class RequestJournal:
         self._path = path
         self._file = path.open("ab+", buffering=0)
         self._file.seek(0)
-        whole, _, _torn = self._file.read().rpartition(b"\n")
-        self._file.truncate(len(whole) + 1 if whole else 0)
-        self._known = dict(line.split("\t", 1) for line in whole.decode().splitlines())
+        *lines, torn = self._file.read().split(b"\n")
+        self._end = self._file.seek(-len(torn), 2)
+        self._file.truncate()
+        records = [line[9:] for line in lines if line[:9] == _checksum(line[9:])]
+        self.skipped = len(lines) - len(records) + bool(torn)
+        self._known = {key.decode(): answer for key, _, answer in (r.partition(b"\t") for r in records)}
 
     @staticmethod
     def key(request_key: str, sample: int, request: Request | ScoreRequest) -> str:
@@ -52,14 +59,31 @@ class RequestJournal:
         return {name: _frozen(value) for name, value in json.loads(self._known[key]).items()}
 
     def put(self, key: str, answer: Completion | Scores) -> None:
-        """Record a response."""
-        self._file.write(f"{key}\t{json.dumps(vars(answer))}\n".encode())
+        """Record a response, whole or not at all.
+
+        Raises:
+            OSError: it can't be written, because the disk is full for instance.
+        """
+        record = f"{key}\t{json.dumps(vars(answer))}".encode()
+        line = rest = _checksum(record) + record + b"\n"
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self._file.truncate(self._end)
+            remedy = f"{error.strerror}; put that right, and run the stage again: it goes on from here"
+            raise OSError(error.errno, remedy, str(self._path)) from error
+        self._end += len(line)
 
     def close(self, *, remove: bool = False) -> None:
         """Close; with `remove`, delete the journal (the stage has committed)."""
         self._file.close()
         if remove:
             self._path.unlink(missing_ok=True)
+
+
+def _checksum(record: bytes) -> bytes:
+    return b"%08x\t" % zlib.crc32(record)
 
 
 def _frozen(value: Any) -> Any:

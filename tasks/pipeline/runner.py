@@ -110,6 +110,8 @@ async def _compute(
     said = store.stage_log(key)
     with store.staging(key.run) as workdir, _stage_log(said) as log:
         journal = RequestJournal(store.requests_journal(key, run.folder)) if stage.roles else None
+        if journal and journal.skipped:
+            log.warning("%d damaged lines of the journal; their requests are asked again", journal.skipped)
         roles = RoleClient(
             config, key.stage, key.iteration, decision.inputs.adapters, store.cache_dir, journal
         )
