@@ -33,7 +33,7 @@ DIGEST_LENGTH = 32  # MLflow takes 36 characters at most
 
 Numbers = dict[str, float]
 
-_INPUT = re.compile(r"(.+)@\d+[./](.+)")  # stage@iteration.table, or stage@iteration/file
+_INPUT = re.compile(r"([^@]+)@\d+[./](.+)")  # stage@iteration.table, or stage@iteration/file
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

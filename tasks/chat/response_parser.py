@@ -29,7 +29,7 @@ MARKS = (
 """Marks that stay in a completion's text even where they are special tokens."""
 
 _CLOSED_HERMES = re.compile(rf"{_HERMES}(.*?)(?:{_END_HERMES}|\Z)", re.DOTALL)
-_BARE = re.compile(r'\s*\{.*"(?:parameters|arguments)"\s*:.*\}\s*', re.DOTALL)
+_ARGUMENTS = re.compile(r'"(?:parameters|arguments)"\s*:')
 _NAMED_MISTRAL = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s*")
 
 
@@ -91,12 +91,13 @@ def read_calls(answer: str) -> tuple[str, tuple[Call, ...]]:
     if _PYTHON in answer:
         words, _, rest = answer.partition(_PYTHON)
         return words.strip(), _llama_calls(rest.strip())
-    if _BARE.fullmatch(answer):
+    words = answer.strip()
+    if words.startswith("{") and words.endswith("}") and _ARGUMENTS.search(words):
         try:
-            return "", _llama_calls(answer.strip())
+            return "", _llama_calls(words)
         except BrokenCall:
-            return answer.strip(), ()  # an unmarked object that is no call is an answer
-    return answer.strip(), ()
+            return words, ()  # an unmarked object that is no call is an answer
+    return words, ()
 
 
 def _mistral_calls(text: str) -> tuple[Call, ...]:
@@ -122,7 +123,8 @@ def _llama_calls(text: str) -> tuple[Call, ...]:
         except json.JSONDecodeError as error:
             raise BrokenCall(f"no JSON ({error.msg}): {text[at : at + 80]!r}") from error
         calls.append(_call(content))
-        at += len(text[at:]) - len(text[at:].lstrip("; \n"))
+        while at < len(text) and text[at] in "; \n":
+            at += 1
     return tuple(calls)
 
 

@@ -17,24 +17,32 @@ NAME = "logged"
 RESPOND = "respond"
 """The call that speaks to the user; its argument is `content`."""
 
+_CHARACTER = r'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})'
+_PLAIN = "-?[0-9][0-9.eE+-]{0,30}|true|false|null"
+_BEGUN = re.compile(rf'\{{"name": "{_CHARACTER}*", "arguments": \{{')
+_ARGUMENT = re.compile(rf'"{_CHARACTER}*": ')
+_SCALAR = re.compile(rf'"{_CHARACTER}*"|{_PLAIN}')
+
 
 def call_format(longest: int | None = None) -> ActionFormat:
     """The format of one call or a list of calls: JSON on one line, spaced as by `json.dumps`.
 
-    `Logged.accepts` checks values within lists and objects, which keeps the expression short.
+    The expression allows any text within lists and objects, which keeps it short, so it may be matched in exponentially
+    many ways: structured output is held to it, and `is_action` reads.
 
     Args:
         longest: most characters of a text, list or object in a call; None for no limit.
     """
     times = "*" if longest is None else f"{{0,{longest}}}"
-    text = rf'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{{4}}){times}"'
-    value = rf"(?:{text}|-?[0-9][0-9.eE+-]{{0,30}}|true|false|null|\[[^\n]{times}\]|\{{[^\n]{times}\}})"
+    text = rf'"{_CHARACTER}{times}"'
+    value = rf"(?:{text}|{_PLAIN}|\[[^\n]{times}\]|\{{[^\n]{times}\}})"
     argument = f"{text}: {value}"
     call = rf'\{{"name": {text}, "arguments": \{{(?:{argument}(?:, {argument})*)?\}}\}}'
     return ActionFormat(
         rf"(?:{call}|\[{call}(?:, {call})*\])",
         'one call as JSON on one line, {"name": ..., "arguments": {...}}: a tool with its arguments, or '
         f'{RESPOND} with the argument "content", which is said to the user; several tools at once as a list of calls',
+        reads=r"[\[{][^\n]*[\]}]",
     )
 
 
@@ -74,16 +82,49 @@ class Logged:
 
     def accepts(self, action: str) -> bool:
         """Whether an action parses as a call or a list of calls."""
-        try:
-            read = json.loads(action)
-        except ValueError:
-            return False
-        calls = read if isinstance(read, list) else [read]
-        return bool(calls) and all(map(_is_call, calls)) and re.fullmatch(FORMAT.regex, action) is not None
+        return is_action(action)
 
     def validate(self) -> list[str]:
         """Nothing to check."""
         return []
+
+
+def is_action(text: str) -> bool:
+    """Whether a text is a call or a list of calls in the form of FORMAT, in time linear in its length."""
+    try:
+        read = json.loads(text)
+    except ValueError:
+        return False
+    calls = read if isinstance(read, list) else [read]
+    if not calls or not all(map(_is_call, calls)) or "\n" in text:
+        return False
+    if read is not calls:
+        return _end_of_call(text, 0) == len(text)
+    end: int | None = 1
+    for number in range(len(calls)):
+        if end is None or (number and not text.startswith(", ", end)):
+            return False
+        end = _end_of_call(text, end + 2 * (number > 0))
+    return end == len(text) - 1
+
+
+def _end_of_call(text: str, start: int) -> int | None:
+    """The end of a call within valid JSON on one line; None where its parts are spaced otherwise."""
+    begun = _BEGUN.match(text, start)
+    if begun is None:
+        return None
+    end = begun.end()
+    while (argument := _ARGUMENT.match(text, end)) is not None:
+        if text[argument.end()] in "[{":
+            _, end = json.JSONDecoder().raw_decode(text, argument.end())
+        elif (scalar := _SCALAR.match(text, argument.end())) is not None:
+            end = scalar.end()
+        else:
+            return None
+        if not text.startswith(", ", end):
+            break
+        end += 2
+    return end + 2 if text.startswith("}}", end) else None
 
 
 def _is_call(value: object) -> bool:
@@ -108,7 +149,8 @@ def action_text(content: str, calls: Sequence[tuple[str, str]]) -> str:
     if calls:
         written = [_write(name, arguments) for name, arguments in calls]
         return write_action(content.strip(), written[0] if len(written) == 1 else f"[{', '.join(written)}]")
-    if read_action(content, FORMAT).valid:
+    said = read_action(content, FORMAT)
+    if said.valid and is_action(said.action):
         return content
     return write_action("", _write(RESPOND, json.dumps({"content": content}, ensure_ascii=False)))
 

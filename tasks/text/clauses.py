@@ -10,7 +10,7 @@ from itertools import pairwise
 SENTENCE = re.compile(r"(?:[^.!?;\n]|\.(?=\d))+\??")
 JOINT = re.compile(
     r"(\b(?:but|however|yet|although|though|because|since|whereas|actually|in fact|indeed)\b|[—–]|\s-\s"
-    r"|,?\s*\b(?:and|or|so|then|therefore|thus)\b|[,:])"
+    r"|(?:,|(?<!\s)|(?<=-\s))\s*+\b(?:and|or|so|then|therefore|thus)\b|[,:])"
 )
 _HOLDS_ON = re.compile(r",?\s*(?:and|or|so|then|therefore|thus)")
 _CONDITION = re.compile(

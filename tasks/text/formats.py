@@ -25,7 +25,7 @@ def _thought_then(name: str) -> tuple[re.Pattern[str], ...]:
 
 _ACTION, _FUTURE = _thought_then("Action"), _thought_then("Future")
 _VERDICT = re.compile(
-    r"\s*Optimal:\s*(?P<optimal>yes|no)\b[\s.]*(?:Reason:\s*)?(?P<reason>.*?)\s*", re.DOTALL | re.IGNORECASE
+    r"\s*+Optimal:\s*+(?P<optimal>yes|no)\b[\s.]*+(?:Reason:)?(?P<reason>.*)", re.DOTALL | re.IGNORECASE
 )
 _REASON_FIRST = re.compile(
     r"\s*+Reason:(?P<reason>.*)\n[ \t]*+Optimal:\s*+(?P<optimal>yes|no)\b[\s.]*+", re.DOTALL | re.IGNORECASE

@@ -52,7 +52,7 @@ SOURCE_OF_THOUGHT = re.compile(
 _REPORT = re.compile(r"\b(?:answer|say|said|repl|respon|report|show|return|confirm|result|outcome|hint)\w*")
 _PAST = re.compile(r"\b(?:was|were|said|\w{3,}ed)\b")
 
-_LABEL = re.compile(r"^\s*(?:thought|action|future):", re.MULTILINE)
+_LABEL = re.compile(r"^[^\S\n]*(?:thought|action|future):", re.MULTILINE)
 
 
 @dataclass(frozen=True)

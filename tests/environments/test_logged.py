@@ -9,7 +9,8 @@ import pytest
 from schemas.config import EnvironmentSection
 from tasks.environments import make_environment
 from tasks.environments.base import EpisodeFailed, Task, Unplayable, tasks_by_id, would_accept
-from tasks.environments.logged import FORMAT, Logged, call_format
+from tasks.environments.logged import FORMAT, Logged, action_text, call_format
+from tasks.text.formats import read_action
 
 CALL = {"name": "f", "arguments": {"a": 'x "y" \n ü', "b": [1, {"c": None}], "d": -1.5e3, "e": True, "g": {}}}
 
@@ -37,6 +38,23 @@ def test_whatever_json_call_is_an_action(ensure_ascii: bool) -> None:
 )  # fmt: skip
 def test_anything_else_is_none(text: str) -> None:
     assert not accepts(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"name":"f", "arguments": {}}', '{"name": "f", "arguments": {"a":1}}', '{"name": "f", "arguments": {} }',
+     '{"name": "f", "arguments": {"a": 1,"b": 2}}', '[{"name": "f", "arguments": {}},{"name": "f", "arguments": {}}]',
+     '[{"name": "f", "arguments": {} }]', '{"arguments": {}, "name": "f"}', '{"name": "f", "arguments": {"a": NaN}}'],
+)  # fmt: skip
+def test_a_call_that_is_spaced_otherwise_is_no_action(text: str) -> None:
+    assert not accepts(text)
+
+
+def test_a_model_that_repeats_itself_costs_no_time() -> None:
+    begun = '{"name": "f", "arguments": {' + '"a": [], ' * 20_000
+    for action in (begun, f"{begun}]", f"[{begun}"):
+        assert not read_action(f"Action: {action}", FORMAT).valid or not Logged().accepts(action)
+        assert action_text(f"Action: {action}", []).startswith('Action: {"name": "respond"')
 
 
 def test_a_text_may_be_bounded() -> None:

@@ -10,7 +10,7 @@ _IRREGULAR = {
     "children": "child", "people": "person",
     "glasses": "glasses",  # spectacles, not the plural of a drinking glass
 }  # fmt: skip
-_QUALIFIED = re.compile(r"(?P<name>[^()]+?)\s*\((?P<qualifier>[^()]+)\)")
+_QUALIFIED = re.compile(r"(?P<name>[^()]+)\((?P<qualifier>[^()]+)\)")
 
 
 def singular(word: str) -> str:
@@ -47,7 +47,7 @@ def key(text: str) -> str:
 def split_qualifier(name: str) -> tuple[str, str | None]:
     """Split 'bat (animal)' into name and qualifier; the qualifier is None if the name has none."""
     match = _QUALIFIED.fullmatch(name.strip())
-    return (match["name"], match["qualifier"]) if match else (name.strip(), None)
+    return (match["name"].rstrip(), match["qualifier"]) if match else (name.strip(), None)
 
 
 def is_last_words(part: str, name: str) -> bool:
