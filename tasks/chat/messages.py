@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from tasks.chat.response_parser import split_reasoning
+from tasks.foreign_json import BadJson, read_json
 
 
 class Function(TypedDict):
@@ -84,8 +85,8 @@ def _with_object(call: ToolCall) -> ToolCall:
     if not isinstance(function["arguments"], str):
         return call
     try:
-        arguments = json.loads(function["arguments"])
-    except json.JSONDecodeError:
+        arguments = read_json(function["arguments"])
+    except BadJson:
         return call
     return {**call, "function": {**function, "arguments": arguments}}
 

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from tasks.foreign_json import BadJson, read_json, read_json_at
+
 _REASONING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 _HERMES, _END_HERMES = "<tool_call>", "</tool_call>"
 _MISTRAL, _MISTRAL_ARGS, _MISTRAL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -116,12 +118,12 @@ def _mistral_calls(text: str) -> tuple[Call, ...]:
 def _llama_calls(text: str) -> tuple[Call, ...]:
     if not text.startswith("{"):
         return (_python_call(text),)
-    decoder, calls, at = json.JSONDecoder(), [], 0
+    calls, at = [], 0
     while at < len(text):
         try:
-            content, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError as error:
-            raise BrokenCall(f"no JSON ({error.msg}): {text[at : at + 80]!r}") from error
+            content, at = read_json_at(text, at)
+        except BadJson as error:
+            raise BrokenCall(f"no JSON ({error}): {text[at : at + 80]!r}") from error
         calls.append(_call(content))
         while at < len(text) and text[at] in "; \n":
             at += 1
@@ -136,17 +138,19 @@ def _python_call(text: str) -> Call:
             named = call.func
             if isinstance(named, ast.Attribute) and named.attr == "call":
                 named = named.value
-            return Call(ast.unparse(named), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords})
-    except (SyntaxError, ValueError) as error:
+            given = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+            # What JSON can't hold, bytes and sets among it, is no argument of a tool.
+            return Call(ast.unparse(named), read_json(json.dumps(given, allow_nan=False)))
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise BrokenCall(f"no call of a tool ({error}): {text[:80]!r}") from error
     raise BrokenCall(f"no call of a tool by named arguments: {text[:80]!r}")
 
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise BrokenCall(f"no JSON ({error.msg}): {text.strip()[:80]!r}") from error
+        return read_json(text)
+    except BadJson as error:
+        raise BrokenCall(f"no JSON ({error}): {text.strip()[:80]!r}") from error
 
 
 def _call(content: Any) -> Call:

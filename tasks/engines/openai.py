@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError, Timeout
 
@@ -28,6 +29,11 @@ from tasks.engines.protocol import (
 CONNECT_SECONDS = 10.0  # a host that is not there is found out soon, however long an answer may take
 UNANSWERED = 5
 """After so many requests in a row without an answer, each with the library's own retries, no other is sent."""
+
+T = TypeVar("T")
+RETRY_SECONDS = 0.1  # before a request is repeated whose reply can't be read; doubled each time
+_MALFORMED = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
+"""What reading a reply raises that lacks OpenAI's form: no choices, a null message, HTML, broken JSON."""
 
 
 class OpenAIEngine:
@@ -55,11 +61,12 @@ class OpenAIEngine:
         self._key = os.environ.get(section.api_key_env, "") if section.api_key_env else "none"
         if not self._key:
             raise RequestError(f"api_key_env: the environment variable {section.api_key_env} is not set")
+        self._retries = int(options.get("max_retries", 5))
         self._client = AsyncOpenAI(
             base_url=section.base_url,
             api_key=self._key,
             timeout=Timeout(float(options.get("timeout_s", 600)), connect=CONNECT_SECONDS),
-            max_retries=int(options.get("max_retries", 5)),
+            max_retries=self._retries,
         )
         self._model, self._extra = str(section.model), dict(options.get("extra_body", {}))
         self._concurrency = asyncio.Semaphore(section.max_batch)
@@ -78,7 +85,8 @@ class OpenAIEngine:
             extra["structured_outputs"] = {"regex": request.regex}
         if request.tools:
             extra["tools"] = [map_texts(dict(tool), escape) for tool in request.tools]
-        answer = await self._ask(
+        return await self._ask(
+            _completion,
             self._client.chat.completions.create,
             model=self._model,
             messages=[map_texts(for_servers(message), escape) for message in request.messages],
@@ -88,15 +96,6 @@ class OpenAIEngine:
             seed=sampling.seed % 2**63,
             stop=list(sampling.stop) or None,
             extra_body=extra,
-        )
-        choice, usage = answer.choices[0], answer.usage
-        if choice.finish_reason not in ("stop", "length", "tool_calls"):
-            raise RequestError(f"the server ended the completion with '{choice.finish_reason}'")
-        return Completion(
-            text=_whole_text(choice.message),
-            finish_reason="length" if choice.finish_reason == "length" else "stop",
-            prompt_tokens=usage.prompt_tokens if usage else 0,
-            completion_tokens=usage.completion_tokens if usage else 0,
         )
 
     async def score(self, request: ScoreRequest) -> Scores:
@@ -112,7 +111,16 @@ class OpenAIEngine:
             await self._tokenize(prompt=escape(text), add_special_tokens=False) for text in request.segments
         ]
         tokens = [token for segment in segments for token in segment]
-        answer = await self._ask(
+
+        def read(answer: Any) -> Scores:
+            reported = (
+                {int(token): float(entry["logprob"]) for token, entry in position.items()}
+                for position in answer.choices[0].model_dump()["prompt_logprobs"][len(prompt) :]
+            )
+            return pick_scores(segments, reported, request.top_k)
+
+        return await self._ask(
+            read,
             self._client.completions.create,
             model=self._model,
             prompt=prompt + tokens,
@@ -120,11 +128,6 @@ class OpenAIEngine:
             temperature=0.0,
             extra_body={"prompt_logprobs": request.top_k},
         )
-        reported = (
-            {int(token): float(entry["logprob"]) for token, entry in position.items()}
-            for position in answer.choices[0].model_dump()["prompt_logprobs"][len(prompt) :]
-        )
-        return pick_scores(segments, reported, request.top_k)
 
     def _template(self, thinking: bool) -> dict[str, Any]:
         """Arguments of the server's chat template; servers other than vLLM may refuse the field."""
@@ -132,29 +135,44 @@ class OpenAIEngine:
 
     async def _tokenize(self, **body: Any) -> list[int]:
         root = self._client.with_options(base_url=str(self._client.base_url).rstrip("/").removesuffix("/v1"))
-        answer = await self._ask(root.post, "/tokenize", body={"model": self._model, **body}, cast_to=object)
-        return [int(token) for token in answer["tokens"]]
+        return await self._ask(
+            lambda answer: [int(token) for token in answer["tokens"]],
+            root.post,
+            "/tokenize",
+            body={"model": self._model, **body},
+            cast_to=object,
+        )
 
-    async def _ask(self, call: Any, *arguments: Any, **fields: Any) -> Any:
-        """An answer of the server. A circuit breaker stands before it: it stays open, since the stage ends with it."""
-        async with self._concurrency:
-            if self._unanswered >= UNANSWERED:
-                raise EngineDied(
-                    f"the server {self._client.base_url} left {UNANSWERED} requests in a row without an answer; start "
-                    "it or correct engines.<name>.base_url, and run the stage again: it goes on from the requests that "
-                    "were answered"
-                )
-            try:
-                answer = await call(*arguments, **fields)
-            except OpenAIError as error:
-                self._unanswered = self._unanswered + 1 if _is_outage(error) else 0
-                # Some servers repeat the key they were sent.
-                reason = str(error).replace(self._key, "***")
-                raise RequestError(
-                    f"server {self._client.base_url}: {type(error).__name__}: {reason}"
-                ) from None
-            self._unanswered = 0
-            return answer
+    async def _ask(self, read: Callable[[Any], T], call: Any, *arguments: Any, **fields: Any) -> T:
+        """`read` of the reply. The library repeats what fails; a reply that can't be read is asked for again here.
+
+        A circuit breaker stands before the server: it stays open, since the stage ends with it.
+        """
+        for attempt in range(self._retries + 1):
+            async with self._concurrency:
+                if self._unanswered >= UNANSWERED:
+                    raise EngineDied(
+                        f"the server {self._client.base_url} left {UNANSWERED} requests in a row without an answer; "
+                        "start it or correct engines.<name>.base_url, and run the stage again: it goes on from the "
+                        "requests that were answered"
+                    )
+                try:
+                    answer = await call(*arguments, **fields)
+                    self._unanswered = 0
+                    return read(answer)
+                except OpenAIError as error:
+                    self._unanswered = self._unanswered + 1 if _is_outage(error) else 0
+                    raise self._failed(error) from None
+                except _MALFORMED as error:
+                    fault = error
+            if attempt < self._retries:
+                await asyncio.sleep(RETRY_SECONDS * 2**attempt)
+        raise self._failed(f"no reply of OpenAI's form, asked {self._retries + 1} times ({fault!r})")
+
+    def _failed(self, fault: Exception | str) -> RequestError:
+        named = f"{type(fault).__name__}: {fault}" if isinstance(fault, Exception) else fault
+        # Some servers repeat the key they were sent.
+        return RequestError(f"server {self._client.base_url}: {named.replace(self._key, '***')}")
 
     async def close(self) -> None:
         """As the protocol."""
@@ -168,7 +186,19 @@ def _is_outage(error: OpenAIError) -> bool:
     return isinstance(error, APIConnectionError)
 
 
-def _whole_text(message: Any) -> str:
+def _completion(answer: Any) -> Completion:
+    choice, usage = answer.choices[0], answer.usage
+    if choice.finish_reason not in ("stop", "length", "tool_calls"):
+        raise RequestError(f"the server ended the completion with '{choice.finish_reason}'")
+    return Completion(
+        text=_message_text(choice.message),
+        finish_reason="length" if choice.finish_reason == "length" else "stop",
+        prompt_tokens=int(usage.prompt_tokens) if usage else 0,
+        completion_tokens=int(usage.completion_tokens) if usage else 0,
+    )
+
+
+def _message_text(message: Any) -> str:
     """A message as the model wrote it, from the reasoning, words and calls into which the server split it."""
     thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
     calls = [

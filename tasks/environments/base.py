@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
 from schemas.rows import Split
 from tasks.chat.messages import Message
+from tasks.foreign_json import whole_text
 from tasks.text.action_format import ActionFormat as ActionFormat  # part of the protocol
 from tasks.text.action_format import any_of as any_of
 
@@ -25,7 +26,7 @@ class Step:
     """The result of one action.
 
     Attributes:
-        observation: what is newly seen; at the end, how the episode ended.
+        observation: what is newly seen; at the end, how the episode ended. Lone surrogates are replaced.
         reward: the environment's own reward for this step.
         done: the task's own rules ended the episode: success, failure, a stated turn limit, a lost game.
         truncated: something outside the task's rules ended the episode.
@@ -45,6 +46,9 @@ class Step:
     info: Mapping[str, Any] = field(default_factory=dict)
     status: str = "ok"
     error: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "observation", whole_text(self.observation))
 
 
 class Environment(Protocol):

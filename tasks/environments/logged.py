@@ -11,6 +11,7 @@ from typing import Any
 
 from schemas.rows import Split
 from tasks.environments.base import ActionFormat, EpisodeFailed, Step, Task
+from tasks.foreign_json import BadJson, read_json, read_json_at
 from tasks.text.formats import read_action, write_action
 
 NAME = "logged"
@@ -92,8 +93,8 @@ class Logged:
 def is_action(text: str) -> bool:
     """Whether a text is a call or a list of calls in the form of FORMAT, in time linear in its length."""
     try:
-        read = json.loads(text)
-    except ValueError:
+        read = read_json(text)
+    except BadJson:
         return False
     calls = read if isinstance(read, list) else [read]
     if not calls or not all(map(_is_call, calls)) or "\n" in text:
@@ -116,7 +117,7 @@ def _end_of_call(text: str, start: int) -> int | None:
     end = begun.end()
     while (argument := _ARGUMENT.match(text, end)) is not None:
         if text[argument.end()] in "[{":
-            _, end = json.JSONDecoder().raw_decode(text, argument.end())
+            _, end = read_json_at(text, argument.end())
         elif (scalar := _SCALAR.match(text, argument.end())) is not None:
             end = scalar.end()
         else:
@@ -157,7 +158,7 @@ def action_text(content: str, calls: Sequence[tuple[str, str]]) -> str:
 
 def _write(name: str, arguments: str) -> str:
     try:
-        read: Any = json.loads(arguments)
-    except ValueError:
+        read: Any = read_json(arguments)
+    except BadJson:
         read = arguments  # kept as text, so the action does not parse
     return json.dumps({"name": name, "arguments": read}, ensure_ascii=False)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tasks.environments.base import EpisodeFailed, Step
+from tasks.foreign_json import read_json
 
 WORKERS = min(4, os.cpu_count() or 1)
 _TIMERS = {-signal.SIGPROF, -signal.SIGALRM}
@@ -118,7 +119,7 @@ def _call(line: str) -> dict[str, Any]:
     except BrokenPipeError:  # the process ended before it read the call
         said = ""
     if said.endswith("\n"):
-        return dict(json.loads(said))
+        return dict(read_json(said))
     returncode = process.wait()
     atexit.unregister(process.kill)
     return {"returncode": returncode}

@@ -9,6 +9,7 @@ from schemas.rows import Future
 from storage.history import State
 from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.environments.base import EpisodeFailed, Step, Task
+from tasks.foreign_json import whole_text
 from tasks.improvement.critique import Candidate
 from tasks.roles.policy import UNIFORM, sample_action
 from tasks.runtime.algorithm import FutureSource
@@ -64,7 +65,7 @@ async def _play_on(
 ) -> Future:
     uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=False)
     environment, form = ctx.new_environment(row.future_id), ctx.environment.action_format
-    seen = await environment.reset(task)
+    seen = whole_text(await environment.reset(task))
     for turn in state.turns:
         seen = (await environment.step(read_action(turn.text, form).action)).observation
     if seen != state.observation:

@@ -12,6 +12,7 @@ from typing import Any
 from storage.history import State
 from tasks.chat.messages import Message, ToolCall
 from tasks.chat.response_parser import BrokenCall, read_calls
+from tasks.foreign_json import BadJson, read_json
 from tasks.text.action_format import ActionFormat
 from tasks.text.formats import read_action, write_action
 
@@ -68,8 +69,8 @@ def _seen(observation: str, after: Message | None) -> Message:
 
 def _call(action: str) -> Any:
     try:
-        content = json.loads(action)
-    except json.JSONDecodeError:
+        content = read_json(action)
+    except BadJson:
         return None
     match content:
         case {"name": str(), "arguments": dict()}:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from schemas.rows import Episode, Split, Transition
 from storage.history import State
 from tasks.environments.base import EpisodeFailed, Task
+from tasks.foreign_json import whole_text
 from tasks.roles.policy import UNIFORM, sample_action
 from tasks.runtime.context import StageContext
 
@@ -54,7 +55,7 @@ async def play_episode(
     rows: list[Transition] = []
     status, error, steps = "ok", None, config.rollout.max_steps
     try:
-        state = State((), await environment.reset(task))
+        state = State((), whole_text(await environment.reset(task)))
     except EpisodeFailed as failure:
         status, error, steps = failure.status, str(failure), 0
     for step in range(steps):

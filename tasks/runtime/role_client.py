@@ -1,7 +1,7 @@
 """One way to ask a role for text: engine, adapter, random stream and provenance put together."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from schemas.config import Config, Player, Role
@@ -11,6 +11,7 @@ from tasks.chat.response_parser import split_reasoning
 from tasks.engines.backends import build_engine, find_backend
 from tasks.engines.protocol import Adapter, Completion, Engine, Request, Sampling, ScoreRequest, Scores
 from tasks.engines.request_journal import RequestJournal
+from tasks.foreign_json import whole_text
 from tasks.prompting.native_calls import action_text
 from tasks.prompting.truncation import Prompt
 from tasks.seeding import derive_seed
@@ -129,20 +130,20 @@ class RoleClient:
         )
         key = RequestJournal.key(request_key, sample, request)
         completion = self._journal.completion(key) if self._journal else None
-        error = None
-        if completion is None:
+        error, kept = None, completion is not None
+        if not kept:
             try:
                 completion = await self._engine(section.engine).generate(request)
             except RequestError as failure:
                 error = str(failure)
-            else:
-                if self._journal:
-                    self._journal.put(key, completion)
         self.tokens += completion.completion_tokens if completion else 0
         text, reasoning = "", None
         if completion is not None:
+            completion = replace(completion, text=whole_text(completion.text))
             reasoning, text = split_reasoning(completion.text)
             text = action_text(text) if prompt.tools else text
+            if self._journal and not kept:  # after parsing: what can't be parsed must not stop every retry
+                self._journal.put(key, completion)
         generation = Generation(
             engine=section.engine,
             model_version=self.model_version(role, adapter),

@@ -44,11 +44,35 @@ def test_calls_are_read_whichever_family_wrote_them(text: str, words: str, calls
         ("<|python_tag|>print(1", "no call of a tool"),
         ("<|python_tag|>look(3)", "named arguments"),
         ("<|python_tag|>3 + 4", "named arguments"),
+        ('<|python_tag|>look(far=b"3")', "no call of a tool"),
+        ("<|python_tag|>look(far={3, 4})", "no call of a tool"),
+        ("<|python_tag|>look(far=1e999)", "no call of a tool"),
+        (f"<|python_tag|>look(far={'-' * 5000}3)", "no call of a tool"),
+        (f"<|python_tag|>look(far={'[' * 1000})", "no call of a tool"),
+        (f"<|python_tag|>look(far={'9' * 4301})", "no call of a tool"),
+        ("<|python_tag|>look(far=\0)", "no call of a tool"),
+        (f'<tool_call>{{"name": "look", "arguments": {"[" * 1000}', "levels deep"),
+        (
+            f'<tool_call>{{"name": "look", "arguments": {{"far": {"9" * 4301}}}}}</tool_call>',
+            "too many digits",
+        ),
+        (f"[TOOL_CALLS]look[ARGS]{'[' * 100_000}", "levels deep"),
+        (f'<|python_tag|>{{"name": "look", "parameters": {"[" * 100_000}', "levels deep"),
     ],
 )
 def test_a_call_that_cannot_be_read_is_said_to_be_broken(text: str, fault: str) -> None:
     with pytest.raises(BrokenCall, match=fault):
         read_calls(text)
+
+
+def test_an_unmarked_object_that_is_nested_too_deep_is_an_answer() -> None:
+    text = f'{{"name": "look", "arguments": {"[" * 1000}}}'
+    assert read_calls(text) == (text, ())
+
+
+def test_half_a_pair_of_surrogates_in_a_call_is_replaced() -> None:
+    _, (call,) = read_calls('<tool_call>{"name": "look", "arguments": {"far": "\\ud83d"}}</tool_call>')
+    assert call == Call("look", {"far": "\ufffd"})
 
 
 def test_both_kinds_of_marks_part_a_thought_from_its_answer() -> None:

@@ -14,6 +14,7 @@ from openai import Timeout
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import Message, RequestError, ToolCall
 from tasks.chat.response_parser import Call, read_calls, split_reasoning
+from tasks.engines import openai
 from tasks.engines.backends import EngineConfigError, build_engine, check_engine
 from tasks.engines.openai import UNANSWERED, OpenAIEngine
 from tasks.engines.protocol import Adapter, Completion, EngineDied, Request, Sampling, ScoreRequest
@@ -180,6 +181,47 @@ def test_an_answer_between_failures_keeps_the_requests_coming(monkeypatch: pytes
     with answering(lambda request: (500, b"{}") if next(numbers) % UNANSWERED else (200, body)) as local:
         asyncio.run(ask(local.url))
     assert len(local.asked) == 20
+
+
+REPLIES: dict[str, Any] = {
+    "no choices": {"object": "chat.completion"},
+    "empty choices": {"choices": []},
+    "null message": {"choices": [{"index": 0, "finish_reason": "stop", "message": None}]},
+    "content of another type": {
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"content": [1]}}]
+    },
+    "usage of another type": {
+        "choices": [{"finish_reason": "stop", "message": {"content": "a"}}],
+        "usage": "many",
+    },
+    "a number": 3,
+    "HTML": "<html><body>Bad gateway</body></html>",
+    "cut JSON": '{"choices": [{"ind',
+    "deep JSON": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("kind", REPLIES)
+def test_a_malformed_reply_is_asked_for_again_and_then_an_error(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_KEY", KEY)
+    monkeypatch.setattr(openai, "RETRY_SECONDS", 0.001)
+    bad = REPLIES[kind]
+    good = {
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "7"}}]
+    }
+
+    async def checks(url: str) -> None:
+        engine = openai.OpenAIEngine(section(url, max_retries=1))
+        assert (await engine.generate(Request(QUESTION, Sampling()))).text == "7"
+        with pytest.raises(RequestError, match="asked 2 times"):
+            await engine.generate(Request(QUESTION, Sampling()))
+        await engine.close()
+
+    replies = [reply if isinstance(reply, str) else json.dumps(reply) for reply in (bad, good, bad, bad)]
+    with answering(lambda request: (200, replies.pop(0).encode())) as local:
+        asyncio.run(checks(f"{local.url}/v1"))
 
 
 def test_an_unset_key_is_named_and_unknown_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ class LocalHttp:
 
 @contextmanager
 def answering(answer: Callable[[str], tuple[int, bytes]]) -> Iterator[LocalHttp]:
-    """A server that answers with a status and a JSON body; `answer` is given 'METHOD path'."""
+    """A server that answers with a status and a body of JSON or HTML; `answer` is given 'METHOD path'."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -32,7 +32,8 @@ def answering(answer: Callable[[str], tuple[int, bytes]]) -> Iterator[LocalHttp]
             local.asked.append(request)
             status, body = answer(request)
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
+            kind = "text/html" if body.startswith(b"<") else "application/json"
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -1,7 +1,6 @@
 """Mathematics problems from a Parquet or JSONL file, in the form of MATH (Hendrycks et al. 2021) and MATH-500."""
 
 import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+
+from tasks.foreign_json import BadJson, read_json
 
 SHIPPED = Path(__file__).parent / "data" / "problems.jsonl"
 
@@ -74,8 +75,8 @@ def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
+                record = read_json(line)
+            except BadJson as error:
                 raise ValueError(f"{path}, line {number}: no JSON ({error})") from error
             if not isinstance(record, dict):
                 raise ValueError(f"{path}, line {number}: no JSON object")

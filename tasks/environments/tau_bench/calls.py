@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from tasks.environments.tau_bench.action_formats import NATIVE_FORMAT, react_format
+from tasks.foreign_json import BadJson, read_json
 
 Form = Literal["react", "native"]
 RESPOND: Final = "respond"
@@ -67,8 +68,8 @@ class Calls:
             Unreadable: the text is not an action.
         """
         try:
-            content = json.loads(text)
-        except json.JSONDecodeError as error:
+            content = read_json(text)
+        except BadJson as error:
             if self._form == "native":
                 return Call(RESPOND, {"content": text})
             raise Unreadable(f"the action is not valid JSON ({error})") from None
@@ -105,8 +106,8 @@ def _native_call(content: Any) -> Call | None:
     match content:
         case {"function": {"name": str(name), "arguments": str(arguments)}}:
             try:
-                return _plain_call({"name": name, "arguments": json.loads(arguments)})
-            except json.JSONDecodeError:
+                return _plain_call({"name": name, "arguments": read_json(arguments)})
+            except BadJson:
                 return None
         case {"function": dict(function)}:
             return _plain_call(function)
