@@ -74,7 +74,7 @@ def _is_lost(run: FlowRun) -> bool:
     if not pid or host != socket.gethostname():
         return not pid
     try:
-        return psutil.Process(int(pid)).environ().get("PREFECT__FLOW_RUN_ID") != str(run.id)
+        return bool(psutil.Process(int(pid)).environ().get("PREFECT__FLOW_RUN_ID") != str(run.id))
     except psutil.NoSuchProcess:
         return True
     except psutil.AccessDenied:

@@ -65,7 +65,7 @@ class Service:
         if self.ended is None:
             self.ended = now
             self.deaths = self.deaths + 1 if now - self.started < STEADY_SECONDS else 1
-        return now - self.ended >= min(LONGEST_WAIT, FIRST_WAIT * 2 ** (self.deaths - 1))
+        return now - self.ended >= min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (self.deaths - 1))
 
 
 class Supervisor:
