@@ -78,7 +78,7 @@ class Config(Section):
         "successful episodes; react: evaluate the model as it is; self_distillation: refine actions from Monte-Carlo "
         "rollouts instead of predicted futures; nlql: distil the sampled action that the evaluator most probably calls "
         "optimal; refiner_alone: distil the refiner's first proposal, without a critic; grpo: a policy gradient over "
-        "groups of episodes. A run has one algorithm"
+        "groups of episodes; ppo: one with a value head. A run has one algorithm"
     )  # fmt: skip
     parameters: Literal["shared", "separate"] = Field(
         "shared", description="shared: one theta for policy and critic (the paper's form); separate: two adapters over "

@@ -123,11 +123,13 @@ class TrainingSection(FineTuningSection):
 
 
 class PolicyGradientSection(Section):
-    """Advantages of sampled actions, and the loss of the policy on them. Algorithm grpo reads it."""
+    """Advantages of sampled actions, and the loss of the policy on them. Algorithms grpo and ppo read
+    it."""
 
     divide_by_std: bool = Field(
         True, description="divide the advantages of a group by the standard deviation of its returns (GRPO, arXiv "
-        "2402.03300); false: only the mean is subtracted (Dr. GRPO, arXiv 2503.20783)"
+        "2402.03300), and those of algorithm ppo by their own over the iteration; false: only the baseline is "
+        "subtracted (Dr. GRPO, arXiv 2503.20783)"
     )  # fmt: skip
     level: Literal["token", "sequence"] = Field(
         "token", description="what has a ratio p_theta / p_old. token: each token; sequence: a turn's whole text, by "
@@ -150,6 +152,15 @@ class PolicyGradientSection(Section):
         "against the probability that the engine reported. p_old is the trainer's own before the first step. Empty: "
         "not weighted"
     )  # fmt: skip
+    discount: Share = Field(1.0, description="algorithm ppo: gamma of returns over turns")
+    trace: Share = Field(0.95, description="algorithm ppo: lambda of the generalised advantages")
+    value_clip: PositiveFloat | None = Field(
+        0.2, description="algorithm ppo: a value that has moved further than this from the one before the stage gets "
+        "no gradient that leads it on. Empty: no clipping"
+    )  # fmt: skip
+    value_coefficient: NonNegative = Field(
+        0.5, description="algorithm ppo: of the value head's loss beside the policy's"
+    )
 
 
 class BackupSection(Section):

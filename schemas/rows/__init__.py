@@ -9,7 +9,7 @@ Rules for every table:
 A new column raises VERSION. It must be Optional, because it is NULL in files of older versions, or be named in OLDER.
 """
 
-from schemas.rows.advantages import Advantage
+from schemas.rows.advantages import Advantage, Value
 from schemas.rows.base import Generation, PriorityKind, Row, Split
 from schemas.rows.demonstrations import Demonstration, PastTurn, TriedAction
 from schemas.rows.evaluated import Evaluation, Retention
@@ -52,12 +52,13 @@ __all__ = [
     "TrainingStep",
     "Transition",
     "TriedAction",
+    "Value",
 ]
 
 TABLES: dict[str, type[Row]] = {
     model.TABLE: model
     for model in (
         Episode, Transition, Reject, ReplaySample, BellmanTarget, CorrectedTarget, TrainingRow, TrainingStep, Priority,
-        Future, Critique, Refinement, Evaluation, Retention, Demonstration, Advantage,
+        Future, Critique, Refinement, Evaluation, Retention, Demonstration, Value, Advantage,
     )
 }  # fmt: skip

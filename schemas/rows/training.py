@@ -69,6 +69,10 @@ class TrainingStep(Row):
     rows: int = Field(description="rows in the batch")
     label_tokens: int = Field(description="tokens with loss in the batch")
     tokens: int = Field(description="tokens of the batch's rows")
+    value_loss: float | None = Field(
+        None, description="mean over sampled turns of the value head's clipped squared error / 2, in the loss times "
+        "policy_gradient.value_coefficient; NULL: no value head, or no sampled turn"
+    )  # fmt: skip
     clipped_share: float | None = Field(
         None, description="share of the sampled tokens whose ratio p_theta / p_old is clipped; NULL here and below: "
         "the batch has no sampled turn"

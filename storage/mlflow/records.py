@@ -18,6 +18,7 @@ STEP_METRICS = (
     "chat_loss",
     "demonstration_loss",
     "anchor_kl",
+    "value_loss",
     "clipped_share",
     "old_kl",
     "engine_gap_mean",

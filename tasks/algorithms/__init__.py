@@ -8,6 +8,7 @@ from schemas.load import ConfigError
 from tasks.algorithms.grpo import GRPO
 from tasks.algorithms.nlac import NLAC
 from tasks.algorithms.nlql import NLQL
+from tasks.algorithms.ppo import PPO
 from tasks.algorithms.react import REACT
 from tasks.algorithms.refiner_alone import REFINER_ALONE
 from tasks.algorithms.rft import RFT
@@ -15,7 +16,7 @@ from tasks.algorithms.self_distillation import SELF_DISTILLATION
 from tasks.runtime.algorithm import Algorithm
 
 ALGORITHMS: dict[str, Algorithm] = {
-    a.name: a for a in (NLAC, NLQL, SELF_DISTILLATION, REFINER_ALONE, RFT, GRPO, REACT)
+    a.name: a for a in (NLAC, NLQL, SELF_DISTILLATION, REFINER_ALONE, RFT, GRPO, PPO, REACT)
 }
 
 

@@ -29,8 +29,10 @@ class Sampled:
     logprobs: tuple[float, ...]  # of these tokens, as the engine reported them (nats)
     ended: bool  # whether the policy ended its turn, which is a token too; else a limit did
     thinking: bool  # whether its prompt began a hidden chain of thought
-    advantage: float
-    episode_id: str  # whose turns share the advantage
+    advantage: float = 0.0
+    episode_id: str = ""  # the normalisation knows its tokens over all turns
+    value: float = 0.0  # V(s) that the advantage was estimated with
+    return_estimate: float = 0.0  # what V(s) is to predict
 
 
 @dataclass(frozen=True)

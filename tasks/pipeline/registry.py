@@ -14,14 +14,15 @@ from tasks.stages import (
     refinement,
     replay_draw,
     rollout,
+    values,
     warm_start,
 )
 
 STAGES: dict[str, Stage] = {
     module.STAGE.name: module.STAGE
     for module in (
-        warm_start, rollout, advantages, replay_draw, bellman_targets, cot_correction, critic_sft, critique, refinement,
-        policy_distillation, evaluation,
+        warm_start, rollout, values, advantages, replay_draw, bellman_targets, cot_correction, critic_sft, critique,
+        refinement, policy_distillation, evaluation,
     )
 }  # fmt: skip
 """All stages by name, in the order in which they run."""

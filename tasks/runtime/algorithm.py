@@ -138,6 +138,11 @@ class Algorithm:
         return "critic-sft" in self.stages
 
     @property
+    def has_values(self) -> bool:
+        """Whether it trains a value head beside the policy."""
+        return "values" in self.stages
+
+    @property
     def trains(self) -> bool:
         """Whether its policy ever changes."""
         return "policy-distillation" in self.stages

@@ -128,6 +128,12 @@ class Resolver:
             return {}
         return {"optimizer": self.committed(stage, iteration)}
 
+    def value_head(self) -> dict[str, Committed]:
+        """The value head that the last iteration left; before iteration 0 there is none."""
+        if not self.algorithm.has_values or not self.iteration:
+            return {}
+        return {"value_head": self.committed("policy-distillation", self.iteration - 1)}
+
     def demonstrations(self, section: str) -> list[Committed]:
         """The warm start's demonstrations, where a training stage rehearses them."""
         return [self.committed("warm-start", 0)] if getattr(self.config, section).rehearse_share else []

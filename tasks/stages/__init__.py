@@ -1,1 +1,1 @@
-"""The eleven stages, one file each: what a stage reads, computes and writes. A stage imports no other stage."""
+"""The twelve stages, one file each: what a stage reads, computes and writes. A stage imports no other stage."""

@@ -6,7 +6,7 @@ The estimator is the algorithm's (`Algorithm.advantages`); no model is asked.
 from statistics import fmean
 
 from schemas.config import Config
-from schemas.rows import Advantage, Episode, Transition
+from schemas.rows import Advantage, Episode, Transition, Value
 from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
@@ -20,20 +20,22 @@ async def advantages(ctx: StageContext) -> Output:
 
 
 def measure(rows: list[Advantage]) -> dict[str, float]:
-    """Groups, those without spread, and the mean absolute advantage of the rows that can be trained on."""
-    groups = {row.group_id for row in rows if row.group_id is not None}
-    flat = {row.group_id for row in rows if row.status == "no_spread"}
+    """The mean absolute advantage of the rows that can be trained on; groups, where there are any, and those without
+    spread."""
     sizes = [abs(row.advantage) for row in rows if row.status == "ok" and row.advantage is not None]
-    return {
-        "groups": float(len(groups)),
-        "groups_without_spread": float(len(flat)),
-        "mean_absolute_advantage": fmean(sizes) if sizes else 0.0,
-    }
+    found = {"mean_absolute_advantage": fmean(sizes) if sizes else 0.0}
+    if groups := {row.group_id for row in rows if row.group_id is not None}:
+        flat = {row.group_id for row in rows if row.status == "no_spread"}
+        found |= {"groups": float(len(groups)), "groups_without_spread": float(len(flat))}
+    return found
 
 
 def _inputs(resolve: Resolver) -> Inputs:
     here = [resolve.here("rollout")]
-    return Inputs(tables={"episodes": here, "transitions": here})
+    tables = {"episodes": here, "transitions": here}
+    return Inputs(
+        tables=tables | ({"values": [resolve.here("values")]} if resolve.algorithm.has_values else {})
+    )
 
 
 def _bound(config: Config, algorithm: Algorithm) -> Bound:
@@ -45,9 +47,9 @@ STAGE = Stage(
     name="advantages",
     version=1,
     pool="orchestration",
-    reads=(Episode, Transition),
+    reads=(Episode, Transition, Value),
     writes=(Advantage,),
-    config=("algorithm", "policy_gradient.divide_by_std"),
+    config=("algorithm", *(f"policy_gradient.{name}" for name in ("divide_by_std", "discount", "trace"))),
     roles=(),
     templates=(),
     inputs=_inputs,

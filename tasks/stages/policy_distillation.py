@@ -79,7 +79,7 @@ def _inputs(resolve: Resolver) -> Inputs:
     return Inputs(
         tables=read.tables,
         adapters={"start": start, "target": target, **resolve.anchor()},
-        files=resolve.optimizer("policy", *carried_from),
+        files={**resolve.optimizer("policy", *carried_from), **resolve.value_head()},
     )
 
 

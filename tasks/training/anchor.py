@@ -94,11 +94,11 @@ def _put(tensors: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]
 
 def anchored_losses(
     model: PreTrainedModel, rows: Sequence[Encoded], base: Base, dtype: torch.dtype = torch.float32
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The loss of every label token, as `loss.token_losses`, and KL(p_theta || p_base) there, in one forward pass.
 
     Returns:
-        two float32 [label tokens of all rows]; no gradient goes to the base.
+        two float32 [label tokens of all rows], and the hidden states that predict them; no gradient goes to the base.
     """
     # The base first: an adapter must not be switched off while a graph that holds it is being built.
     with torch.no_grad(), base() as frozen:
@@ -119,4 +119,4 @@ def anchored_losses(
     states = label_states(model, rows, dtype)
     with autocast(model, dtype):
         losses, divergences = in_chunks(both, 2 * head.weight.shape[0], (states, base_states, ids, shares))
-    return losses, divergences
+    return losses, divergences, states

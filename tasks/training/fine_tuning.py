@@ -71,7 +71,7 @@ async def fine_tune(
     mix = ctx.algorithm.mix(ctx.config, section)
     start, target = ctx.inputs.adapters["start"], ctx.inputs.adapters["target"]
     anchor = ctx.inputs.adapters.get("anchor")
-    carried = ctx.inputs.files.get("optimizer")
+    carried, head = ctx.inputs.files.get("optimizer"), ctx.inputs.files.get("value_head")
     training: FineTuningSection = getattr(ctx.config, section)
     most_steps = training.epochs * len(main.examples)  # a batch has at least one of the stage's own rows
     chat = general_chat(ctx.config.anchor, training.batch_rows, most_steps, ctx.roles.seed("chat"))
@@ -100,6 +100,7 @@ async def fine_tune(
             parameters=start.path if start else None,
             target=target.path if target else None,
             optimizer=carried.path / "optimizer.pt" if carried else None,
+            value_head=head.path / "value_head.pt" if head else None,
             anchor=anchor.path if anchor else None,
         ),
         tau=ctx.config.target.tau if moves_target else None,
@@ -110,7 +111,9 @@ async def fine_tune(
         scores=scores,
         may_be_none=may_be_none,
         policy_gradient=PolicyGradient(
-            ctx.config.policy_gradient, ctx.config.roles.policy.max_tokens * ctx.config.rollout.max_steps
+            ctx.config.policy_gradient,
+            ctx.config.roles.policy.max_tokens * ctx.config.rollout.max_steps,
+            ctx.algorithm.has_values and section == "policy",
         ),
     )
 
@@ -175,6 +178,7 @@ async def fine_tune(
         "last_anchor_kl": steps[-1].anchor_kl,
         "target_moved": result.target_moved,
         "micro_batch_rows": float(result.micro_batch_rows),
+        "last_value_loss": steps[-1].value_loss,
         "clipped_share": _mean_of(steps, "clipped_share"),
         "engine_gap_mean": _mean_of(steps, "engine_gap_mean"),
         "engine_gap_max": max(

@@ -43,6 +43,7 @@ class Start:
     target: Path | None = None  # target parameters; None: those started from
     optimizer: Path | None = None  # optimizer state; None: a fresh one
     anchor: Path | None = None  # what the KL anchor ties to, as `parameters`
+    value_head: Path | None = None  # its file; None: a new one, where there is one at all
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class PolicyGradient:
 
     section: PolicyGradientSection = field(default_factory=PolicyGradientSection)
     budget: int = 1  # tokens that an episode may have (normalisation dr_grpo)
+    has_values: bool = False  # whether a value head trains beside the policy; left as `value_head.pt`
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class TrainingJob:
     section: FineTuningSection
     rows: Rows
     seed: int  # of a fresh adapter and of the order of rows
-    out: Path  # `adapter/`, `target/` (with tau) and `optimizer.pt` are written there at the end, or nothing
+    # `adapter/`, `target/` (with tau), `optimizer.pt` and a value head are written there at the end, or nothing
+    out: Path
     start: Start = Start()
     tau: float | None = (
         None  # share the target takes over per step; None: the target stays, and none is written

@@ -30,14 +30,15 @@ def label_logprobs(
         for each row float32 [its label tokens].
     """
     labels = torch.tensor([token for row in rows for token in row.label_ids], device=model.device)
-    losses = _cross_entropies(model, rows, labels[:, None], torch.ones_like(labels)[:, None], dtype)
+    states = label_states(model, rows, dtype)
+    losses = _cross_entropies(model, states, labels[:, None], torch.ones_like(labels)[:, None], dtype)
     logprobs: tuple[torch.Tensor, ...] = (-losses).split([len(row.label_ids) for row in rows])
     return logprobs
 
 
 def token_losses(
     model: PreTrainedModel, rows: Sequence[Encoded], dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The loss of every label token, row after row, against the row's hard or soft targets.
 
     Args:
@@ -46,10 +47,11 @@ def token_losses(
         dtype: of matrix products (`model.dtype`).
 
     Returns:
-        float32 [label tokens of all rows].
+        float32 [label tokens of all rows], and the hidden states that predict them, as `label_states`.
     """
     ids, shares = targets(rows)
-    return _cross_entropies(model, rows, ids.to(model.device), shares.to(model.device), dtype)
+    states = label_states(model, rows, dtype)
+    return _cross_entropies(model, states, ids.to(model.device), shares.to(model.device), dtype), states
 
 
 def targets(rows: Sequence[Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,7 +69,7 @@ def targets(rows: Sequence[Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _cross_entropies(
     model: PreTrainedModel,
-    rows: Sequence[Encoded],
+    states: torch.Tensor,
     ids: torch.Tensor,
     shares: torch.Tensor,
     dtype: torch.dtype,
@@ -79,7 +81,6 @@ def _cross_entropies(
         losses: torch.Tensor = VocabularyLosses.apply(head(states), ids, shares)  # type: ignore[no-untyped-call]
         return losses[0]
 
-    states = label_states(model, rows, dtype)
     with autocast(model, dtype):
         return in_chunks(cross_entropies, head.weight.shape[0], (states, ids, shares))
 

@@ -53,6 +53,8 @@ def sampled_examples(ctx: StageContext) -> list[Example]:
                     thinking=ctx.config.roles.policy.thinking,
                     advantage=advantage.advantage,
                     episode_id=advantage.episode_id,
+                    value=advantage.baseline or 0.0,
+                    return_estimate=advantage.return_estimate or 0.0,
                 ),
             )
         )

@@ -47,6 +47,8 @@ def take_step(
     """
     coefficients = {row.row_id: share for row, share in zip(batch, row_coefficients(batch), strict=True)}
     coefficients |= clipped_ratio.coefficients(batch) if clipped_ratio else {}
+    turns = sum(row.sampled is not None for row in batch)
+    value_coefficient = clipped_ratio.settings.section.value_coefficient if clipped_ratio else 0.0
     anchored = anchor.tokens(batch) if anchor else 0
     # An anchor's base is this very model, its adapter off or changed: nothing else may be computed meanwhile.
     parallel = ParallelMicroBatches() if anchor else trainable.parallel
@@ -54,35 +56,43 @@ def take_step(
     device = trainable.model.device
 
     def compute(part: tuple[list[Encoded], bool]) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
-        """Losses by role, KL and MEASURES of a micro-batch, and its gradients unless they are accumulated already."""
+        """Losses by role, KL, value loss and MEASURES of a micro-batch, and its gradients unless they are accumulated
+        already."""
         some, counts = part
         # A row's loss is the mean over its tokens: each has the row's coefficient over their number.
         lengths = torch.tensor([len(row.label_ids) for row in some])
         shares = torch.tensor([coefficients[row.row_id] for row in some]) / lengths
         role = torch.tensor([[row.role == role for row in some] for role in ROLES])
         weights = (role * shares * counts).repeat_interleave(lengths, dim=1)  # [role, label token]
-        kl, measured = torch.zeros((), device=device), torch.zeros(len(MEASURES), device=device)
+        kl, value_loss = torch.zeros((), device=device), torch.zeros((), device=device)
+        measured = torch.zeros(len(MEASURES), device=device)
         gradients: Sequence[torch.Tensor | None] = ()
         # The processes of a sharded model all run the base model, or none does.
         if anchor and (trainable.sharded or anchor.tokens(some)):
-            per_token, divergences = anchored_losses(trainable.model, some, anchor.base, trainable.dtype)
+            per_token, divergences, states = anchored_losses(
+                trainable.model, some, anchor.base, trainable.dtype
+            )
             held = torch.tensor([row.row_id in anchor.rows for row in some]).repeat_interleave(lengths)
             kl = (held * counts / anchored).to(device) @ divergences
         else:
-            per_token = token_losses(trainable.model, some, trainable.dtype)
+            per_token, states = token_losses(trainable.model, some, trainable.dtype)
         if clipped_ratio:
             per_token, measured = clipped_ratio.losses(per_token, some)
         losses = weights.to(device) @ per_token
         loss = losses.sum() + anchor.coefficient * kl if anchor else losses.sum()
+        if clipped_ratio and trainable.value_head is not None:
+            value_loss = counts / turns * clipped_ratio.value_loss(trainable.value_head, states, some)
+            loss = loss + value_coefficient * value_loss
         if parallel.count == 1:
             loss.backward()
         else:
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        return torch.cat([losses.detach(), kl.detach()[None], counts * measured]), gradients
+        further = torch.stack([kl, value_loss]).detach()
+        return torch.cat([losses.detach(), further, counts * measured]), gradients
 
     processes = trainable.processes
     parts = [part for part in processes.share(micro_batches(batch, size)) if part[1] or trainable.sharded]
-    totals = torch.zeros(len(ROLES) + 1 + len(MEASURES), device=device)
+    totals = torch.zeros(len(ROLES) + 2 + len(MEASURES), device=device)
     with within_memory(trainable, f"step {number}", size):
         for part_totals, gradients in parallel.map(compute, parts):
             totals += part_totals
@@ -90,9 +100,9 @@ def take_step(
                 if gradient is not None:
                     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
     processes.sum_gradients(parameters)
-    *by_role, kl_mean, clipped, old_kl = processes.sum(totals).tolist()
+    *by_role, kl_mean, value_mean, clipped, old_kl = processes.sum(totals).tolist()
     losses_by_role = dict(zip(ROLES, by_role, strict=True))
-    loss = sum(by_role) + (anchor.coefficient * kl_mean if anchor else 0.0)
+    loss = sum(by_role) + (anchor.coefficient * kl_mean if anchor else 0.0) + value_coefficient * value_mean
     rate, norm = adamw.learning_rate, adamw.clip()
     if not (math.isfinite(loss) and math.isfinite(norm)):
         raise TrainingError(
@@ -116,6 +126,7 @@ def take_step(
         rows=len(batch),
         label_tokens=sum(len(row.label_ids) for row in batch),
         tokens=sum(row.tokens for row in batch),
+        value_loss=value_mean if turns and trainable.value_head is not None else None,
         clipped_share=clipped / sampled if sampled else None,
         old_kl=old_kl / sampled if sampled else None,
         engine_gap_mean=gap.mean if gap else None,

@@ -40,6 +40,7 @@ class Trainable:
     ]  # a folder from tensors, live or target, named so
     # While entered, `model` runs without its adapter, and nothing may train; None where there is no adapter.
     without_adapter: Callable[[], AbstractContextManager[None]] | None = None
+    value_head: torch.nn.Linear | None = None  # its parameters are among `parameters`
     sharded: bool = False  # each process holds a part of each layer, and all take part in each pass
     # Each micro-batch in parallel has its own gradients of all parameters, so where all weights train there is one.
     parallel: ParallelMicroBatches = field(default_factory=ParallelMicroBatches)

@@ -27,6 +27,7 @@ from tasks.training.processes import ALONE, Processes
 from tasks.training.records import NothingToTrain, TrainingError, TrainingResult
 from tasks.training.step import take_step
 from tasks.training.trainable import Trainable, make_trainable, target_tensors
+from tasks.training.value_head import save_value_head, with_value_head
 
 
 def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> TrainingResult:
@@ -48,14 +49,14 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
             an input does not fit.
     """
     section, tau = job.section, job.tau
-    own, too_long = _encode(job.rows.main, job.model)
+    own, too_long = encode_all(job.rows.main, job.model)
     if not own and not (job.may_be_none and not job.rows.main):
         reason = next(iter(too_long.values()), "the stage was given no valid row")
         given = f"{len(job.rows.main)} rows given, {len(too_long)} too long"
         raise NothingToTrain(f"nothing to train on: {given} ({reason})")
     rows, mixed = list(own), []
     for origin in job.rows.mixed:
-        encoded, also_too_long = _encode(origin.examples, job.model)
+        encoded, also_too_long = encode_all(origin.examples, job.model)
         mixed.append(MixedIn(range(len(rows), len(rows) + len(encoded)), origin.share, origin.field))
         rows += encoded
         too_long |= also_too_long
@@ -67,6 +68,8 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
     passes = math.ceil(section.batch_rows / size / processes.size)
     trainable = make_trainable(job.model, job.start.parameters, job.seed, job.trainer, processes, passes)
     vocabulary = int(trainable.model.get_output_embeddings().weight.shape[0])
+    if job.policy_gradient.has_values:
+        trainable = with_value_head(trainable, job.start.value_head)
     anchored = frozenset(row.row_id for row in own)
     anchor = make_anchor(job.anchor.kl, anchored, trainable, job.model, job.start.anchor)
     adamw = Optimizer(trainable.parameters, section, job.start.optimizer, job.lr_scale)
@@ -108,7 +111,7 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
     )
 
 
-def _encode(examples: Sequence[Example], model: ModelSection) -> tuple[list[Encoded], dict[str, str]]:
+def encode_all(examples: Sequence[Example], model: ModelSection) -> tuple[list[Encoded], dict[str, str]]:
     """Rows that fit, and why the others do not."""
     if not examples:
         return [], {}
@@ -154,3 +157,5 @@ def _write(
     moments = adamw.state()
     if trainable.processes.first:
         torch.save(moments, job.out / "optimizer.pt")
+        if trainable.value_head is not None:
+            save_value_head(trainable.value_head, job.out)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +21,13 @@ from tasks.pipeline.runner import StageResult
 from tasks.runtime.stage import StageFailed
 from tasks.training import trainer
 from tasks.training.records import TrainingError
+from tests.support.arms import Arms, play_arms
 from tests.support.iterations import Iterate
-
-Arms = Callable[..., Config]
 
 
 @pytest.fixture
 def arms(make_config: Callable[..., Config], byte_checkpoint: Path) -> Arms:
-    """A tiny model plays the bandit, four tasks of eight episodes."""
-
-    def make(turns: int = 1, max_tokens: int = 1, *, pays: bool = True, **changes: Any) -> Config:
-        given: dict[str, Any] = {
-            "algorithm": "grpo",
-            "model": {"name": str(byte_checkpoint), "train": "full", "context_length": 400},
-            "engines": {"tiny": {"backend": "transformers", "max_batch": 32}},
-            "roles": {"policy": {"engine": "tiny", "structured": False, "max_tokens": max_tokens}},
-            "environment": {
-                "name": "tests.support.arms:TwoArms", "options": {"turns": turns, "pays": pays}, "reward": "game"
-            },
-            "rollout": {"repeats": 8, "max_steps": turns},
-            "policy": {"batch_rows": 16, "micro_batch_rows": 16, "epochs": 2, "learning_rate": 5e-3},
-            "evaluation": {"episodes": 4, "every": 100, "baseline": False},
-        }  # fmt: skip
-        return make_config(**{**given, **changes})
-
-    return make
+    return partial(play_arms, make_config, byte_checkpoint, "grpo")
 
 
 def stages(results: Sequence[StageResult]) -> dict[str, Committed]:

@@ -1,8 +1,10 @@
 """A bandit of two arms for a model that can say nothing yet: texts that begin with a letter pay, all others don't."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from schemas.config import Config
 from schemas.rows import Split
 from tasks.environments.base import ActionFormat, Step, Task
 
@@ -40,3 +42,32 @@ class TwoArms:
 
     def validate(self) -> list[str]:
         return []
+
+
+Arms = Callable[..., Config]
+
+
+def play_arms(
+    make_config: Callable[..., Config],
+    checkpoint: Path,
+    algorithm: str,
+    turns: int = 1,
+    max_tokens: int = 1,
+    *,
+    pays: bool = True,
+    **changes: Any,
+) -> Config:
+    """A tiny model plays the bandit, four tasks of eight episodes."""
+    given: dict[str, Any] = {
+        "algorithm": algorithm,
+        "model": {"name": str(checkpoint), "train": "full", "context_length": 400},
+        "engines": {"tiny": {"backend": "transformers", "max_batch": 32}},
+        "roles": {"policy": {"engine": "tiny", "structured": False, "max_tokens": max_tokens}},
+        "environment": {
+            "name": "tests.support.arms:TwoArms", "options": {"turns": turns, "pays": pays}, "reward": "game"
+        },
+        "rollout": {"repeats": 8, "max_steps": turns},
+        "policy": {"batch_rows": 16, "micro_batch_rows": 16, "epochs": 2, "learning_rate": 5e-3},
+        "evaluation": {"episodes": 4, "every": 100, "baseline": False},
+    }  # fmt: skip
+    return make_config(**{**given, **changes})

@@ -91,7 +91,7 @@ def test_the_kl_and_its_gradient_are_those_written_out(chat: ChatTokenizer) -> N
     (row,) = encoded(chat, critic(1))
     labels = (2, 0, 1)
     row = replace(row, label_ids=labels, targets=tuple(((label,), (1.0,)) for label in labels))
-    losses, divergences = anchored_losses(theta, [row], lambda: always(base))
+    losses, divergences, _ = anchored_losses(theta, [row], lambda: always(base))
     assert losses.tolist() == pytest.approx([math.log(4), math.log(2), math.log(4)])
     assert divergences.tolist() == pytest.approx([math.log(2) / 4] * 3)
     divergences.mean().backward()
@@ -119,8 +119,8 @@ def test_the_kl_is_that_of_full_logits_whatever_the_chunks(
     assert anchor
     if chunked:
         monkeypatch.setattr(vocabulary_losses, "LOGITS", 14 * trainable.model.config.vocab_size)
-    losses, divergences = anchored_losses(trainable.model, rows, anchor.base)
-    torch.testing.assert_close(losses, token_losses(trainable.model, rows), rtol=1e-4, atol=1e-5)
+    losses, divergences, _ = anchored_losses(trainable.model, rows, anchor.base)
+    torch.testing.assert_close(losses, token_losses(trainable.model, rows)[0], rtol=1e-4, atol=1e-5)
     divergences.sum().backward()
     gradients = {name: parameter.grad.clone() for name, parameter in trainable.parameters.items()}
     expected = []
@@ -222,7 +222,7 @@ def test_the_kl_is_a_mean_over_the_label_tokens_of_the_own_rows_alone(
     own = frozenset({"critic/1", "critic/5"})
     anchor = make_anchor(0.3, own, trainable, model_section)
     assert anchor
-    _, divergences = anchored_losses(trainable.model, batch, anchor.base)
+    _, divergences, _ = anchored_losses(trainable.model, batch, anchor.base)
     parts = divergences.detach().split([len(row.label_ids) for row in batch])
     expected = torch.cat([parts[0], parts[2]]).mean().item()
     optimizer = Optimizer(trainable.parameters, TrainingSection(), None)

@@ -56,7 +56,7 @@ def test_hard_and_soft_rows_of_different_k_share_a_batch(trainable: Trainable, c
     ids, shares = targets(rows)
     assert ids.shape == shares.shape == (sum(len(row.label_ids) for row in rows), 3)
     torch.testing.assert_close(shares.sum(dim=1), torch.ones(len(shares)))
-    losses = token_losses(trainable.model, rows).split([len(row.label_ids) for row in rows])
+    losses = token_losses(trainable.model, rows)[0].split([len(row.label_ids) for row in rows])
     for row, loss in zip(rows, losses, strict=True):
         all_ids = torch.tensor([[*row.prompt_ids, *row.label_ids]])
         logprobs = trainable.model(input_ids=all_ids).logits[0].log_softmax(-1)
@@ -93,7 +93,7 @@ def test_at_full_k_its_expectation_over_sampled_labels_is_that_of_sft(
             if soft:
                 hard[begin:end] = [(words, first), (words, second[i])]
             sampled = replace(row, label_ids=label, targets=tuple(hard))
-            loss = first[i] * second[i][j] * token_losses(trainable.model, [sampled]).mean()
+            loss = first[i] * second[i][j] * token_losses(trainable.model, [sampled])[0].mean()
             loss.backward()
             expected += loss.item()
         return expected, gradients(trainable)
@@ -109,7 +109,7 @@ def test_at_full_k_its_expectation_over_sampled_labels_is_that_of_sft(
 
 def test_a_rows_loss_stays_the_mean_over_its_label_tokens(trainable: Trainable, chat: ChatTokenizer) -> None:
     row = soft_row(chat, (7, 9), (-1.0, -2.0))
-    per_token = token_losses(trainable.model, [row])
+    per_token, _ = token_losses(trainable.model, [row])
     record = take_step(trainable, Optimizer(trainable.parameters, TrainingSection(), None), [row], 0, 4)
     assert record.critic_loss == pytest.approx(per_token.mean().item(), rel=1e-5)
 
