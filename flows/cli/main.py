@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import typer
 
-from flows.cli import ceiling, configuration, data, environments, exports, show, stack
+from flows.cli import ceiling, configuration, data, doctor, environments, exports, runs, show, stack
 from flows.cli.options import Commands
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -15,6 +15,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "import": data.import_log,
     "sql": data.sql,
     "verify": data.verify,
+    "gc": runs.gc,
+    "doctor": doctor.doctor,
     "explain": data.explain,
     "show": show.show,
     "play": exports.play,
@@ -32,6 +34,7 @@ for name, command in COMMANDS.items():
 app.add_typer(configuration.app, name="config")
 app.add_typer(exports.app, name="export")
 app.add_typer(environments.app, name="env")
+app.add_typer(runs.app, name="runs")
 
 
 def main() -> None:

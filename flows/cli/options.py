@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 USAGE, FAILED, LOST = 2, 1, 3
 """Exit codes: the command can't be carried out as given; it failed; committed data is missing or damaged."""
-_PLACES = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST, errno.ENOENT}
+_PLACES = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR}
 
 Data = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="data root; else NLAC_DATA, else data/")

@@ -73,6 +73,7 @@ def show(
     from storage.sql.views import connect
 
     store = open_store(data)
-    only = "" if run is None else f" where run = '{known_run(store, run)}'"
-    query = f"select * from ({LISTS[lists[0]]}){only} order by run, iteration desc, id limit {limit}"
-    write_result(connect(store).sql(query), format, sys.stdout.buffer)
+    wanted = "run = $1" if run is not None else "$1::varchar is null"
+    query = f"select * from ({LISTS[lists[0]]}) where {wanted} order by run, iteration desc, id limit {limit}"
+    known = None if run is None else known_run(store, run)
+    write_result(connect(store).sql(query, params=[known]), format, sys.stdout.buffer)

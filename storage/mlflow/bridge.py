@@ -24,6 +24,7 @@ from schemas.config import Config
 from schemas.load import dump_config
 from schemas.manifest import Manifest
 from storage.committed import Committed
+from storage.mlflow import registry
 from storage.mlflow.log import log_committed
 from storage.mlflow.runs import ITERATION, KIND, STAGE, Runs
 from storage.mlflow.server import USUAL_PORT
@@ -95,6 +96,18 @@ class Bridge:
         for noisy in ("mlflow", "alembic"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
         return Runs(MlflowClient(tracking_uri=self.uri, registry_uri=self.uri), self.home)
+
+    @_recording
+    def aliased_sources(self) -> list[str]:
+        """Folders of the adapters that an alias of the registry names; None when MLflow can't be read."""
+        return registry.aliased_sources(self._runs.client)
+
+    @_recording
+    def forget_run(self, run: str) -> bool:
+        """Delete a run's experiment and model versions; None when MLflow can't be written."""
+        registry.forget_adapters(self._runs.client, run)
+        self._runs.forget(run)
+        return True
 
     @_recording
     def start_stage(

@@ -80,6 +80,24 @@ def crown(client: "MlflowClient", committed: Committed) -> None:
             client.set_registered_model_alias("policy", alias, str(best.version))
 
 
+def aliased_sources(client: "MlflowClient") -> list[str]:
+    """Folders of the adapters that an alias names."""
+    return [
+        str(version.source)
+        for model in client.search_registered_models(max_results=1000)
+        for number in dict(model.aliases).values()
+        if (version := client.get_model_version(model.name, str(number))).source
+    ]
+
+
+def forget_adapters(client: "MlflowClient", run: str) -> None:
+    """Delete the model versions of a run; an alias of one goes with it."""
+    for model in client.search_registered_models(max_results=1000):
+        for version in _versions(client, model.name):
+            if version.tags.get(RUN) == run:
+                client.delete_model_version(model.name, version.version)
+
+
 def mirror_prompts(
     client: "MlflowClient", experiment_id: str, run_id: str, committed: Committed, texts: Mapping[str, str]
 ) -> None:

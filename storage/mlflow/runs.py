@@ -1,5 +1,6 @@
 """Finding and creating MLflow's experiments and runs: one experiment per run of nlac."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,14 @@ class Runs:
             return str(known.experiment_id)
         location = (self._home / "artifacts" / run).as_uri()
         return str(self.client.create_experiment(run, artifact_location=location, tags={RUN: run}))
+
+    def forget(self, run: str) -> None:
+        """Delete a run's experiment. MLflow keeps the name of a deleted one, so it gets another before."""
+        known = self.client.get_experiment_by_name(run)
+        if known is not None:
+            self.client.rename_experiment(known.experiment_id, f"{run}, deleted {known.experiment_id}")
+            self.client.delete_experiment(known.experiment_id)
+            shutil.rmtree(self._home / "artifacts" / run, ignore_errors=True)
 
     def search(self, run: str, tags: Mapping[str, str], status: str | None = None) -> "list[Run]":
         """The MLflow runs of a run of nlac that have these tags and this status."""

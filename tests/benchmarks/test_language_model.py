@@ -23,7 +23,6 @@ from storage.store import Store
 from tasks.algorithms import algorithm_of
 from tasks.environments import make_environment
 
-
 SMALL_SEED = 2  # its six held-out lines have 60 pairs of actions
 
 
@@ -118,7 +117,9 @@ def test_one_sweep_of_backups_ranks_actions_and_shuffled_labels_do_not(
     }  # fmt: skip
     swept = {}
     for variant in ("nlac", "shuffled"):
-        one = run(variant, SMALL_SEED, 9, steps=1, data=tmp_path, results=tmp_path, changes=given, iterations=1)
+        one = run(
+            variant, SMALL_SEED, 9, steps=1, data=tmp_path, results=tmp_path, changes=given, iterations=1
+        )
         swept[variant] = asyncio.run(one).figures[0]
     learned, control = swept["nlac"], swept["shuffled"]
     assert (learned.rank or 0) >= 0.62 > (control.rank or 0), swept

@@ -1,0 +1,176 @@
+"""`nlac doctor`: whether this machine has what a run needs, and what to do where it has not."""
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from flows.cli.options import FAILED, ConfigFile, Data, load
+from schemas.load import PROJECT_ROOT, data_root
+
+OLDEST_PYTHON = (3, 11)
+DISK_GB, MEMORY_GB = 5.0, 4.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found. `remedy` is there where it is not as it should be.
+
+    Attributes:
+        state: ok; note: runs will work, perhaps slowly; bad: they will not.
+    """
+
+    state: Literal["ok", "note", "bad"]
+    said: str
+    remedy: str = ""
+
+
+def python(root: Path, config: Path | None) -> Iterator[Finding]:
+    """The version of Python."""
+    said = ".".join(map(str, sys.version_info[:3]))
+    old = sys.version_info < OLDEST_PYTHON
+    yield Finding(
+        "bad" if old else "ok", said, "install Python 3.11 or newer, and make .venv again" if old else ""
+    )
+
+
+def packages(root: Path, config: Path | None) -> Iterator[Finding]:
+    """Installed packages against constraints.txt."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    pins = PROJECT_ROOT / "constraints.txt"
+    if not pins.exists():
+        yield Finding("note", "constraints.txt is not here, so versions are not compared")
+        return
+    lines = (
+        line.split("#")[0].partition(";")[0].strip() for line in pins.read_text(encoding="utf-8").splitlines()
+    )
+    wanted = dict(line.split("==") for line in lines if "==" in line)
+    other = []
+    for name, pinned in wanted.items():
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue  # an extra that is not installed
+        if found.partition("+")[0] != pinned.partition("+")[0]:
+            other.append(f"{name} {found}, not {pinned}")
+    remedy = "" if not other else "pip install -c constraints.txt -e . puts the tested versions in place"
+    yield Finding("note" if other else "ok", "; ".join(other[:5]) or "as in constraints.txt", remedy)
+
+
+def processor(root: Path, config: Path | None) -> Iterator[Finding]:
+    """Cores, and what speeds bfloat16 up."""
+    info = Path("/proc/cpuinfo")
+    flags = set(info.read_text(encoding="utf-8").split()) if info.exists() else set()
+    fast = [name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in flags]
+    remedy = (
+        "" if flags & {"avx2", "asimd"} else "matrix products will be slow; use a newer machine, or a GPU"
+    )
+    said = f"{os.cpu_count()} cores, {', '.join(fast) or 'no vector extensions that are known'}"
+    yield Finding("note" if remedy else "ok", said, remedy)
+
+
+def gpu(root: Path, config: Path | None) -> Iterator[Finding]:
+    """A GPU that torch can use."""
+    import torch
+
+    if torch.cuda.is_available():
+        memory = torch.cuda.get_device_properties(0).total_memory / 1e9
+        yield Finding("ok", f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, {memory:.0f} GB")
+    elif shutil.which("nvidia-smi"):
+        yield Finding(
+            "bad", "there is one that torch can't use", "install a torch for this CUDA driver (nvidia-smi)"
+        )
+    else:
+        yield Finding("ok", "none; models run on the CPU")
+
+
+def memory(root: Path, config: Path | None) -> Iterator[Finding]:
+    """Free memory."""
+    import psutil
+
+    free = psutil.virtual_memory().available / 1e9
+    low = free < MEMORY_GB
+    remedy = "end other programs, or lower micro_batch_rows and engines.local.max_batch" if low else ""
+    yield Finding("note" if low else "ok", f"{free:.1f} GB free", remedy)
+
+
+def disk(root: Path, config: Path | None) -> Iterator[Finding]:
+    """Free disk, and whether the data root can be written."""
+    existing = next(path for path in (root, *root.parents) if path.is_dir())
+    free = shutil.disk_usage(existing).free / 1e9
+    if not os.access(existing, os.W_OK | os.X_OK):
+        yield Finding(
+            "bad", f"{existing} can't be written to", "choose another data root with --data or NLAC_DATA"
+        )
+    low = free < DISK_GB
+    remedy = f"nlac gc --data {root} says what can go; or choose another data root" if low else ""
+    yield Finding("note" if low else "ok", f"{free:.1f} GB free at {root}", remedy)
+
+
+def model(root: Path, config: Path | None) -> Iterator[Finding]:
+    """The model of the configuration, and the cache of converted ones."""
+    from tasks.engines.models import ModelError, check_model, model_cache
+
+    chosen, cache = load(config), model_cache()
+    try:
+        check_model(chosen.model)
+    except ModelError as error:
+        yield Finding("bad", f"{chosen.model.name} can't be found", str(error))
+        return
+    existing = next(path for path in (cache, *cache.parents) if path.is_dir())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        yield Finding(
+            "bad", f"the model cache {cache} can't be written to", "set NLAC_MODEL_CACHE to another folder"
+        )
+    converted = chosen.model.name.startswith("package:") and not any(cache.glob("*/config.json"))
+    yield Finding("ok", f"{chosen.model.name}" + (", converted at its first use" if converted else ""))
+
+
+def stack(root: Path, config: Path | None) -> Iterator[Finding]:
+    """The local stack, and its port."""
+    from flows.stack.control import USUAL_PORT, read_stack
+
+    running = read_stack(root)
+    if running is not None:
+        failed = running.state == "failed"
+        remedy = (
+            f"nlac down --data {root}, then nlac up; its logs are in {root / '.stack' / 'logs'}"
+            if failed
+            else ""
+        )
+        yield Finding("bad" if failed else "ok", f"{running.state}, at {running.ui_url}", remedy)
+        return
+    with socket.socket() as probe:
+        taken = probe.connect_ex(("127.0.0.1", USUAL_PORT)) == 0
+    remedy = (
+        "nlac up takes another port and prints it; `prefect` commands then need PREFECT_API_URL"
+        if taken
+        else ""
+    )
+    said = f"not up; port {USUAL_PORT} is {'taken by another program' if taken else 'free'}"
+    yield Finding("note" if taken else "ok", said, remedy)
+
+
+CHECKS: tuple[Callable[[Path, Path | None], Iterator[Finding]], ...] = (
+    python, packages, processor, gpu, memory, disk, model, stack,
+)  # fmt: skip
+
+
+def doctor(config: ConfigFile = None, data: Data = None) -> None:
+    """Check this machine: Python, packages, processor, GPU, memory, disk, model and stack, each with its remedy."""
+    root, bad = data_root(data), False
+    for check in CHECKS:
+        for finding in check(root, config):
+            typer.echo(f"{finding.state:<4}  {check.__name__:<9}  {finding.said}")
+            if finding.remedy:
+                typer.echo(f"{'':<17}{finding.remedy}")
+            bad |= finding.state == "bad"
+    if bad:
+        raise typer.Exit(FAILED)

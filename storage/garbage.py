@@ -1,0 +1,111 @@
+"""What a store no longer needs: superseded attempts that nothing refers to, and journals and checkpoints of stages that
+are done."""
+
+import re
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from schemas.manifest import Summary
+from storage.committed import StoreError, read_manifest
+from storage.folders import folders
+from storage.store import Store
+
+_UNFINISHED = re.compile(r"(?P<stage>.+)-(?P<iteration>\d{5})-(?P<folder>[^.]+)\.(journal|pt)")
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Something that can be removed; `bytes` is what that frees."""
+
+    kind: Literal["superseded attempt", "journal", "checkpoint"]
+    run: str
+    path: Path
+    bytes: int
+
+
+def garbage(store: Store, aliased: Collection[Path] = ()) -> list[Garbage]:
+    """What can be removed. What is current never is, nor what a current stage was computed from: its rows, adapters and
+    optimizer states stay, also where they have been replaced since.
+
+    Args:
+        store: the store.
+        aliased: folders of adapters that are in use outside the store, such as MLflow's champions.
+
+    Raises:
+        StoreError: a manifest or `current.json` is broken, so that nobody knows what it refers to.
+    """
+    problems: list[str] = []
+    found = list(folders(store, problems))
+    if problems:
+        raise StoreError(f"{problems[0]}. Nothing is removed while it is unknown what that refers to")
+    current = [folder for folder in found if folder.state != "superseded"]
+    made = [read_manifest(folder.path).fingerprint_inputs for folder in current]
+    needed = {digest for inputs in made for digest in (*inputs.models.values(), *inputs.inputs.values())}
+    needed -= {digest for folder in current for digest in _holds(folder.manifest)}
+    old = [
+        Garbage("superseded attempt", folder.manifest.run, folder.path, _size(folder.path))
+        for folder in found
+        if folder.state == "superseded"
+        and not needed & _holds(folder.manifest)
+        and not any(path.is_relative_to(folder.path) for path in aliased)
+    ]
+    return old + [left for run in store.runs() for left in _left_over(store, run)]
+
+
+def remove_garbage(store: Store, aliased: Collection[Path] = ()) -> list[Garbage]:
+    """Remove what `garbage` finds while a run is locked, one run after the other; gives what was removed.
+
+    Raises:
+        StoreError: as garbage.
+        storage.store.RunLocked: a run is being written.
+    """
+    removed = []
+    for run in sorted({found.run for found in garbage(store, aliased)}):
+        with store.lock(run, "nlac gc"), store.staging(run) as aside:
+            for number, found in enumerate(garbage(store, aliased)):
+                if found.run == run:
+                    found.path.rename(aside / str(number))  # gone as a whole, whenever this is killed
+                    removed.append(found)
+    return removed
+
+
+def _holds(manifest: Summary) -> set[str]:
+    """Digests of all that a folder holds."""
+    digests = {table.digest for table in manifest.tables.values()}
+    digests |= {adapter.digest for adapter in manifest.adapters.values()}
+    return digests | {file.sha256 for file in manifest.files}
+
+
+def _left_over(store: Store, run: str) -> list[Garbage]:
+    """Journals and checkpoints of stages that are committed, or whose iteration is finished."""
+    left = []
+    for kind, name in (("journal", ".requests"), ("checkpoint", ".checkpoints")):
+        for path in sorted((store.run_dir(run) / name).glob("*")):
+            known = _UNFINISHED.fullmatch(path.name)
+            if known is None:
+                continue
+            iteration = int(known["iteration"])
+            committed = store.stage_dir(run, known["stage"], iteration) / known["folder"] / "manifest.json"
+            if committed.exists() or store.current(run, iteration).state == "finished":
+                left.append(Garbage(kind, run, path, _size(path)))  # type: ignore[arg-type]
+    return left
+
+
+def _size(path: Path) -> int:
+    return sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file())
+
+
+def remove_run(store: Store, run: str) -> None:
+    """Remove a run whole.
+
+    Raises:
+        storage.store.RunLocked: it is being written.
+    """
+    aside = store.root / f".removed-{run}"
+    with store.lock(run, "nlac runs delete"):
+        shutil.rmtree(aside, ignore_errors=True)  # of an earlier attempt that was killed
+        store.run_dir(run).rename(aside)
+    shutil.rmtree(aside)
