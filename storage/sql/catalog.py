@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from schemas.columns import Kind, kind_of
 from schemas.rows import TABLES, Generation
+from storage.sql.measures import MEASURES
 
 State = Literal["current", "stale", "superseded"]
 
@@ -50,13 +51,6 @@ class AdapterRow(BaseModel):
     path: str = Field(description="the folder that peft loads")
 
 
-class SourceRow(BaseModel):
-    """A row that was trained on."""
-
-    source_table: str
-    source_id: str
-
-
 class LineageRow(BaseModel):
     """One distilled action, joined back through refinement, critique, futures and replay to its transition."""
 
@@ -76,7 +70,6 @@ class LineageRow(BaseModel):
     future_ids: list[str] | None = Field(description="-> futures the critique read")
     futures: list[str] | None = Field(description="their descriptions, in the same order")
     critic_version: str | None = Field(description="successor that predicted them; -> adapters.version")
-    critic_rows: list[SourceRow] | None = Field(description="the rows that version was trained on")
     sample_id: str | None = Field(description="-> replay_samples, bellman_targets")
     priority: float | None = Field(description="p_i at the draw")
     probability: float | None = Field(description="P(i) of the draw")
@@ -108,6 +101,7 @@ VIEWS: dict[str, type[BaseModel]] = {
     "stages": StageRow,
     "adapters": AdapterRow,
     "problems": ProblemRow,
+    **{name: model for name, (model, _) in MEASURES.items()},
 }
 
 

@@ -44,7 +44,7 @@ def render(relation: duckdb.DuckDBPyRelation, how: Format, stream: BinaryIO, wid
     try:
         if how == "table":
             with redirect_stdout(text):
-                relation.show(max_width=width, max_rows=SHOWN_ROWS, max_col_width=CELL_CHARS)
+                _cut(relation).show(max_width=width, max_rows=SHOWN_ROWS, max_col_width=width)
         elif how == "vertical":
             _vertical(relation, text)
         elif how == "csv":
@@ -53,6 +53,22 @@ def render(relation: duckdb.DuckDBPyRelation, how: Format, stream: BinaryIO, wid
             _json(relation, text)
     finally:
         text.detach()
+
+
+def _cut(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """The same with texts and nested values cut to CELL_CHARS."""
+    if len(set(relation.columns)) < len(relation.columns):
+        return relation  # columns can't be told apart by name
+    shown = []
+    for name, kind in zip(relation.columns, relation.types, strict=True):
+        quoted = '"' + name.replace('"', '""') + '"'
+        if kind.id in ("varchar", "list", "struct", "map", "array"):
+            text = f"{quoted}::varchar"
+            cut = f"case when length({text}) > {CELL_CHARS} then left({text}, {CELL_CHARS - 1}) || '…' else {text} end"
+            shown.append(f"{cut} as {quoted}")
+        else:
+            shown.append(quoted)
+    return relation.project(", ".join(shown))
 
 
 def _texts(relation: duckdb.DuckDBPyRelation) -> Iterator[tuple[str | None, ...]]:

@@ -4,6 +4,7 @@
     superseded.episodes, ...     the same tables of folders that were replaced; `folder` tells attempts apart
     stages, adapters             one row per committed stage or adapter, from the manifests
     lineage                      one row per distilled action, joined back to its transition and episode
+    generations ... learning_curve   what was written and what it cost, and how good it is (storage.sql.measures)
     problems                     broken files, which are left out
 
 A view checks sizes and Parquet footers; `nlac verify` compares contents (sha256). Queries read the files of the views
@@ -23,6 +24,7 @@ from schemas.rows import TABLES
 from storage.folders import Folder, folders
 from storage.parquet.footers import TableError, read_stamp
 from storage.sql.catalog import AdapterRow, ProblemRow, StageRow, columns
+from storage.sql.measures import MEASURES
 from storage.store import Store
 
 SUPERSEDED = "superseded"
@@ -34,12 +36,6 @@ with judged as (
            list(description order by future_id) as futures,
            any_value(generation.model_version) as critic_version
     from futures group by critique_id
-), trained as (
-    select adapter_version,
-           list({'source_table': source_table, 'source_id': source_id} order by source_table, source_id)
-               as rows
-    from (select distinct adapter_version, source_table, source_id from training_rows)
-    group by adapter_version
 ), distilled as (
     select run, iteration, source_id, any_value(adapter_version) as policy_version
     from training_rows where stage = 'policy-distillation' and source_table = 'refinements' group by all
@@ -47,7 +43,7 @@ with judged as (
 select r.run, r.iteration, r.refinement_id, r.kind, r.thought as refined_thought,
        r.action as refined_action, r.changed, distilled.policy_version as distilled_into,
        c.critique_id, c.optimal, c.critique, c.action_source, c.action as judged_action,
-       judged.future_ids, judged.futures, judged.critic_version, trained.rows as critic_rows,
+       judged.future_ids, judged.futures, judged.critic_version,
        s.sample_id, s.priority, s.probability, s.weight,
        t.transition_id, t.iteration as transition_iteration, t.step, t.observation,
        t.action as replayed_action, t.reward, t.done, t.truncated, t.policy_version as acted_by,
@@ -55,7 +51,6 @@ select r.run, r.iteration, r.refinement_id, r.kind, r.thought as refined_thought
 from refinements r
 left join critiques c on c.critique_id = r.critique_id
 left join judged on judged.critique_id = c.critique_id
-left join trained on trained.adapter_version = judged.critic_version
 left join distilled on distilled.source_id = r.refinement_id
                    and distilled.run = r.run and distilled.iteration = r.iteration
 left join replay_samples s on s.sample_id = r.sample_id
@@ -101,6 +96,9 @@ def connect(
     _table(database, "adapters", AdapterRow, [row for folder in found for row in _adapter_rows(folder)])
     _table(database, "problems", ProblemRow, [{"problem": problem} for problem in problems])
     database.execute(LINEAGE)
+    for name, (measured, query) in MEASURES.items():
+        shown = ", ".join(f'"{column}"::{kind} as "{column}"' for column, kind in columns(measured).items())
+        database.execute(f"create view {name} as select {shown} from ({query})")
     if not unsafe:
         paths = [path for versions in files.values() for listed in versions.values() for path in listed]
         database.execute(f"set allowed_paths = {_list(paths)}")

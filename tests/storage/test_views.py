@@ -244,7 +244,9 @@ def test_lineage_leads_from_a_distilled_action_to_its_transition_and_episode(
     assert found["judged_action"] == "9"
     assert found["futures"] == ["future 0", "future 1"]
     assert found["critic_version"] == critic
-    assert found["critic_rows"] == [{"source_table": "corrected_targets", "source_id": source.source_id}]
+    assert rows(database, f"select source_id from training_rows where adapter_version = '{critic}'") == [
+        (source.source_id,)
+    ]
     assert found["distilled_into"] == policy
     assert found["transition_id"] == played.transition_id
     assert (found["replayed_action"], found["done"]) == ("1", True)
@@ -268,6 +270,19 @@ def test_every_format_gives_the_same_values() -> None:
     frame = pl.read_parquet(io.BytesIO(rendered("parquet")))
     assert frame.select("n", "s", "l").rows() == [(1, "it's", [1, 2])]
     assert "it's" in rendered("table").decode()
+
+
+def test_long_values_are_cut_in_a_table_and_whole_in_lines() -> None:
+    long = "word " * 40
+    shown = duckdb.connect().sql("select 1 as n, ? as long_text, null as nothing", params=[f"{long}\nend"])
+    stream = io.BytesIO()
+    render(shown, "table", stream)
+    assert max(map(len, stream.getvalue().decode().splitlines())) < 120
+    stream = io.BytesIO()
+    render(shown, "vertical", stream)
+    assert stream.getvalue().decode() == (
+        f"--- row 1\n        n  1\nlong_text  {long}\n           end\n  nothing  NULL\n"
+    )
 
 
 def test_results_without_rows_are_valid_in_every_format() -> None:
