@@ -97,7 +97,7 @@ def test_a_failed_stage_is_named_and_it_and_later_ones_alone_run_again_on_retry(
     for expected in (
         f"The data lies in {stack.data / 'trial'}",
         "mlflow-ui",
-        "select iteration",
+        "select run, iteration",
         stack.ui_url,
     ):
         assert expected in again
