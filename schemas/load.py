@@ -118,6 +118,12 @@ def _fields(section: type[BaseModel], loc: tuple[int | str, ...], *path: str) ->
                 yield from _fields(kind, loc, *here)
 
 
-def dump_config(config: "Config") -> str:
-    """The resolved configuration as YAML. load_config reads it back to an equal configuration."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+def dump_config(config: "Config", *, masked: bool = False) -> str:
+    """The resolved configuration as YAML. load_config reads it back to an equal configuration, unless `masked` puts ***
+    in place of passwords, for people."""
+    from schemas.config.engines import mask_password
+
+    content = config.model_dump(mode="json")
+    for engine in content["engines"].values() if masked else ():
+        engine["base_url"] = engine["base_url"] and mask_password(engine["base_url"])[0]
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)

@@ -50,7 +50,7 @@ def check(
 
 @app.command()
 def show(file: File = None) -> None:
-    """Print the resolved configuration, every field with its value, as a file that can be run."""
+    """Print the resolved configuration, every field with its value, as a file that can be run; passwords as ***."""
     from schemas.load import dump_config
 
-    typer.echo(dump_config(load(file)), nl=False)
+    typer.echo(dump_config(load(file), masked=True), nl=False)

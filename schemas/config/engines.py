@@ -7,6 +7,16 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from schemas.config.base import Section
 
 
+def mask_password(url: str) -> tuple[str, str]:
+    """(the address with *** for its password, the password as it stands there); the password is '' without one."""
+    scheme, slashes, rest = url.partition("//")
+    host, slash, path = rest.partition("/")
+    user, colon, password = host.rpartition("@")[0].partition(":")
+    if not password:
+        return url, ""
+    return f"{scheme}{slashes}{user}{colon}***@{host.rpartition('@')[2]}{slash}{path}", password
+
+
 class LoraSection(Section):
     """LoRA adapters (peft). Only the adapter trains; the base stays frozen."""
 
@@ -78,7 +88,9 @@ class EngineSection(Section):
         "and the last digits of results, depend on when requests arrive. false: one batch after another, which repeats "
         "on one thread if requests arrive together"
     )  # fmt: skip
-    base_url: str | None = Field(None, description="openai: address of the server, ending in /v1")
+    base_url: str | None = Field(
+        None, description="openai: address of the server, ending in /v1; a password in it is shown as ***"
+    )
     api_key_env: str | None = Field(
         None, description="openai: NAME of the environment variable that holds the key; the key itself is never stored"
     )  # fmt: skip

@@ -201,7 +201,7 @@ class Bridge:
             run_id = self._runs.begin_stage(m.run, m.iteration, m.stage, start, tags)
         experiment, parent = self._runs.experiment(m.run), self._runs.of_iteration(m.run, m.iteration)
         texts = self._prompt_texts(committed) if self._prompt_texts else {}
-        log_committed(client, experiment, parent, run_id, committed, dump_config(config), texts, end)
+        log_committed(client, experiment, parent, run_id, committed, dump_config(config, masked=True), texts, end)
         client.set_tag(run_id, FOLDER, self._folder(committed))
         client.set_terminated(run_id, "FINISHED", end)
         return run_id

@@ -10,10 +10,12 @@ import os
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError, Timeout
 
 from schemas.config import EngineSection
+from schemas.config.engines import mask_password
 from tasks.chat.messages import RequestError, for_servers, spell_call
 from tasks.chat.special_tokens import escape, map_texts
 from tasks.engines.protocol import (
@@ -62,6 +64,9 @@ class OpenAIEngine:
         if not self._key:
             raise RequestError(f"api_key_env: the environment variable {section.api_key_env} is not set")
         self._retries = int(options.get("max_retries", 5))
+        self._address, password = mask_password(section.base_url or "")
+        given = self._key if section.api_key_env else ""
+        self._secrets = sorted(filter(None, {given, password, unquote(password)}), key=len, reverse=True)
         self._client = AsyncOpenAI(
             base_url=section.base_url,
             api_key=self._key,
@@ -152,7 +157,7 @@ class OpenAIEngine:
             async with self._concurrency:
                 if self._unanswered >= UNANSWERED:
                     raise EngineDied(
-                        f"the server {self._client.base_url} left {UNANSWERED} requests in a row without an answer; "
+                        f"the server {self._address} left {UNANSWERED} requests in a row without an answer; "
                         "start it or correct engines.<name>.base_url, and run the stage again: it goes on from the "
                         "requests that were answered"
                     )
@@ -171,8 +176,10 @@ class OpenAIEngine:
 
     def _failed(self, fault: Exception | str) -> RequestError:
         named = f"{type(fault).__name__}: {fault}" if isinstance(fault, Exception) else fault
-        # Some servers repeat the key they were sent.
-        return RequestError(f"server {self._client.base_url}: {named.replace(self._key, '***')}")
+        # Some servers repeat the key they were sent, and errors name addresses.
+        for secret in self._secrets:
+            named = named.replace(secret, "***")
+        return RequestError(f"server {self._address}: {named}")
 
     async def close(self) -> None:
         """As the protocol."""

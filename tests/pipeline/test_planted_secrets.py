@@ -1,0 +1,86 @@
+"""Secrets planted wherever one can be given are shown nowhere."""
+
+import asyncio
+import base64
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli.main import app
+from schemas.config import Config
+from schemas.config.engines import mask_password
+from schemas.load import dump_config
+from storage.mlflow.bridge import Bridge
+from storage.sql.views import connect
+from storage.store import Store
+from tasks.pipeline.iterations import run_stages
+from tasks.runtime.stage import StageFailed
+from tests.support.committed import commit_rows
+
+KEY = "sk-planted-key"
+SECRETS = (KEY, "pa%40ss-planted", "pa@ss-planted", base64.b64encode(b"reader:pa@ss-planted").decode())
+URL = "http://reader:pa%40ss-planted@127.0.0.1:9/v1"
+
+
+def leaks(content: bytes) -> list[str]:
+    return [secret for secret in SECRETS if secret.encode() in content]
+
+
+@pytest.mark.slow
+def test_secrets_are_in_no_artifact_log_cache_or_output(
+    store: Store,
+    make_config: Callable[..., Config],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("PLANTED_KEY", KEY)
+    remote = {
+        "backend": "openai", "base_url": URL, "model": "m", "api_key_env": "PLANTED_KEY",
+        "options": {"max_retries": 0, "timeout_s": 5},
+    }  # fmt: skip
+    config = make_config(
+        engines={"remote": remote}, roles={"policy": {"engine": "remote", "structured": False}}
+    )
+    failure = ""
+    try:
+        asyncio.run(run_stages(store, config, ["rollout"]))  # nothing listens there, so every request fails
+    except StageFailed as failed:
+        failure = str(failed)
+    errors = connect(store).sql("select error from episodes").fetchall()
+    assert "reader:***@127.0.0.1" in failure or any("reader:***@127.0.0.1" in row[0] for row in errors)
+
+    committed = store.committed("trial", "rollout", 0) or commit_rows(store, "rollout", 1, {})
+    bridge = Bridge(store.root)
+    run = bridge.finish_stage(None, committed, config)
+    assert run is not None
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(config))
+    said = [failure, caplog.text, str(errors)]
+    for words in (["config", "show", str(file)], ["config", "check", str(file)], ["verify"]):
+        with suppress(SystemExit):
+            said.append(CliRunner().invoke(app, words, env={"NLAC_DATA": str(store.root)}).output)
+    assert "reader:***@127.0.0.1" in said[3] and not leaks("".join(said).encode())
+    found = {path for path in store.root.rglob("*") if path.is_file() and leaks(path.read_bytes())}
+    # The iteration's own configuration is what it runs with.
+    assert found <= {store.iteration_dir("trial", 0) / "config.yaml"}
+    artifacts = [path for path in bridge.home.rglob("config.yaml")]
+    assert artifacts and all("reader:***@" in path.read_text() for path in artifacts)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "password"),
+    [
+        (URL, "http://reader:***@127.0.0.1:9/v1", "pa%40ss-planted"),
+        ("https://a:b@c@host", "https://a:***@host", "b@c"),
+        ("https://:secret@host/v1?x=a:b@c", "https://:***@host/v1?x=a:b@c", "secret"),
+        ("https://user@host:80/v1", "https://user@host:80/v1", ""),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1", ""),
+        ("", "", ""),
+    ],
+)
+def test_a_password_in_an_address_is_masked(url: str, shown: str, password: str) -> None:
+    assert mask_password(url) == (shown, password)
