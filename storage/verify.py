@@ -131,7 +131,7 @@ def repair(store: Store) -> list[str]:
     Raises:
         RunLocked: another process writes the run.
     """
-    said = []
+    said: list[str] = []
     for run in names_in(store.root):
         lost = [number for number in iterations_of(store, run) if _is_lost(store, run, number)]
         if lost:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from flows.cli.options import FAILED, LOST, USAGE, AllowMissing, Data, Run, fail, load, open_store
+from flows.cli.options import FAILED, LOST, USAGE, AllowMissing, Data, Run, fail, load, open_store, say
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
@@ -60,7 +60,7 @@ def sql(
     problems: list[str] = []
     database = connect(open_store(data), problems, unsafe=unsafe)
     for problem in problems:
-        typer.echo(f"left out: {problem}", err=True)
+        say(f"left out: {problem}", err=True)
     if problems and not allow_missing:
         fail("committed data is missing, so nothing is answered; --allow-missing answers without it", LOST)
     try:
@@ -90,8 +90,9 @@ def write_result(relation: "DuckDBPyRelation", format: Format, stream: BinaryIO)
     """Write a query's result; a drawn table is as wide as the terminal, where there is one."""
     from storage.sql.render import render
 
-    width = typer.get_terminal_size()[0] if sys.stdout.isatty() else 10_000
-    render(relation, format.value, stream, width)
+    terminal = sys.stdout.isatty()
+    width = typer.get_terminal_size()[0] if terminal else 10_000
+    render(relation, format.value, stream, width, terminal=terminal)
 
 
 def _list_tables() -> None:
@@ -128,17 +129,17 @@ def verify(
 
     store = open_store(data)
     for line in stored.repair(store) if repair else ():
-        typer.echo(line)
+        say(line)
     found = stored.survey(store)
     for path in found.unreferenced:
-        typer.echo(f"nothing refers to {path}")
-    typer.echo(
+        say(f"nothing refers to {path}")
+    say(
         f"{store.root}: {found.runs} runs, {found.iterations} iterations, {found.stages} stages and "
         f"{found.superseded} superseded, {found.files} files, {found.bytes} bytes"
     )
     faults = stored.verify(store)
     for fault in faults:
-        typer.echo(fault.message, err=True)
+        say(fault.message, err=True)
     if any(not (fault.missing and allow_missing) for fault in faults):
         fail(f"{len(faults)} faults below {store.root}", LOST)
     typer.echo("what is there is as it was committed" if faults else "all files are as they were committed")
@@ -169,7 +170,7 @@ def explain(
     verdict = "reuse" if decision.reuse else "recompute"
     typer.echo(f"{stage} of iteration {iteration}, run '{chosen.run}': {verdict} ({decision.fingerprint})")
     for reason in decision.reasons:
-        typer.echo(f"  {reason}")
+        say(f"  {reason}")
 
 
 def import_log(

@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from flows.deployments.progress import ProgressFile, progress_line
+from schemas.shown import visible
 from tasks.runtime.progress import ProgressState
 
 PLAIN_SECONDS = 5.0
@@ -49,7 +50,7 @@ class Display:
     def show(self, line: str) -> None:
         """Print a line of Prefect's output, unless it is a heartbeat."""
         if "flow-run.heartbeat" not in line:
-            self.console.print(line, style="dim")
+            self.console.print(visible(line), style="dim")
 
     def refresh(self, *, last: bool = False) -> None:
         """Show the stages' present progress."""

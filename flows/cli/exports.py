@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.options import FAILED, USAGE, Data, PolicyOf, Run, fail, known_run, load, open_store
+from flows.cli.options import FAILED, USAGE, Data, PolicyOf, Run, fail, known_run, load, open_store, say
 
 app = typer.Typer(no_args_is_help=True, help="Write what was trained, or trained on, for use outside.")
 RowsFile = Annotated[Path, typer.Argument(metavar="FILE", help="a new file, .jsonl or .parquet")]
@@ -101,7 +101,7 @@ def play(
 
 
 def _echo(text: str) -> None:
-    typer.echo(text)
+    say(text)
     sys.stdout.flush()
 
 

@@ -21,6 +21,7 @@ from flows.deployments.parameters import resolve
 from flows.stack import control
 from flows.stack.environment import client_environment
 from schemas.load import PROJECT_ROOT
+from schemas.shown import visible
 from storage.store import Store
 from tasks.loopback import open_loopback
 from tasks.pipeline.checks import check_config
@@ -93,7 +94,7 @@ def run_and_show(root: Path, request: Request) -> int:
                 _cancel(stack, flow_run)
             raise
     if failed:
-        console.print(f"\nThe iteration did not finish. {reason}", style="red")
+        console.print(f"\nThe iteration did not finish. {visible(reason)}", style="red")
         console.print(retry_hint(root, request.options, own))
         return 1
     summary(console, store, resolved, number, started, stack.ui_url)

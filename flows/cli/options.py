@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from schemas.load import ConfigError, data_root, load_config
+from schemas.shown import visible
 
 if TYPE_CHECKING:
     from schemas.config import Config
@@ -82,7 +83,12 @@ def known_run(store: "Store", run: str) -> str:
     return run
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line that may hold what others wrote, as text."""
+    typer.echo(visible(text), err=err)
+
+
 def fail(message: str, code: int) -> NoReturn:
     """End the command with one message on the error stream."""
-    typer.echo(message, err=True)
+    say(message, err=True)
     raise typer.Exit(code)

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from flows.cli.data import Format, write_result
-from flows.cli.options import USAGE, Data, fail, known_run, open_store
+from flows.cli.options import USAGE, Data, fail, known_run, open_store, say
+from schemas.shown import visible
 
 _WRITTEN = (
     "episodes",
@@ -67,8 +68,8 @@ def show(
         from tasks.export.show import show as texts_of
 
         for part in texts_of(open_store(data), row_id):
-            typer.echo(typer.style(f"--- {part.title}", bold=True))
-            typer.echo(f"{part.text}\n")
+            typer.echo(typer.style(visible(f"--- {part.title}"), bold=True))
+            say(f"{part.text}\n")
         return
     from storage.sql.views import connect
 

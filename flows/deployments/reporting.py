@@ -13,6 +13,7 @@ from uuid import UUID
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
 
 from flows.deployments.progress import ProgressFile, progress_line
+from schemas.shown import link, markdown
 from storage.store import Committed
 from tasks.runtime.progress import ProgressState
 
@@ -83,11 +84,19 @@ def _not_fatal(what: str, failing: set[str]) -> Iterator[None]:
 def publish_result(committed: Committed, mlflow_url: str | None) -> None:
     """Leave a Prefect artifact that says what a stage committed and where to see it."""
     m = committed.manifest
-    rows = "\n".join(f"| {name} | {t.rows} | {t.rejected} |" for name, t in m.tables.items())
-    mlflow = (
-        f"[MLflow run]({mlflow_url}), served by `nlac mlflow-ui`" if mlflow_url else "not logged in MLflow"
-    )
-    text = f"`{committed.path}`\n\n{mlflow}\n\n| table | rows | rejected |\n|---|---|---|\n{rows}\n"
-    about = f"{m.stage} of {m.run}, iteration {m.iteration}"
+    about = markdown(f"{m.stage} of {m.run}, iteration {m.iteration}")
     with _not_fatal("the result's artifact", set()):
-        create_markdown_artifact(text, key=m.stage, description=about)
+        create_markdown_artifact(result_text(committed, mlflow_url), key=m.stage, description=about)
+
+
+def result_text(committed: Committed, mlflow_url: str | None) -> str:
+    """What a stage committed, as Markdown."""
+    tables = committed.manifest.tables.items()
+    rows = "\n".join(f"| {markdown(name)} | {t.rows} | {t.rejected} |" for name, t in tables)
+    mlflow = (
+        f"{link('MLflow run', mlflow_url)}, served by `nlac mlflow-ui`"
+        if mlflow_url
+        else "not logged in MLflow"
+    )
+    path = markdown(str(committed.path))
+    return f"{path}\n\n{mlflow}\n\n| table | rows | rejected |\n|---|---|---|\n{rows}\n"

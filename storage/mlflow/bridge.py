@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from schemas.config import Config
 from schemas.load import dump_config
 from schemas.manifest import Manifest
+from schemas.shown import link, visible
 from storage.committed import Committed
 from storage.mlflow import registry
 from storage.mlflow.log import log_committed
@@ -174,7 +175,7 @@ class Bridge:
     def fail_stage(self, run_id: str | None, error: str) -> None:
         """Finish a stage's run as failed, with the reason."""
         if run_id is not None:
-            self._runs.client.set_tag(run_id, "nlac.error", error[:5000])
+            self._runs.client.set_tag(run_id, "nlac.error", visible(error)[:5000])
             self._runs.client.set_terminated(run_id, "FAILED")
 
     @_recording
@@ -201,7 +202,9 @@ class Bridge:
             run_id = self._runs.begin_stage(m.run, m.iteration, m.stage, start, tags)
         experiment, parent = self._runs.experiment(m.run), self._runs.of_iteration(m.run, m.iteration)
         texts = self._prompt_texts(committed) if self._prompt_texts else {}
-        log_committed(client, experiment, parent, run_id, committed, dump_config(config, masked=True), texts, end)
+        log_committed(
+            client, experiment, parent, run_id, committed, dump_config(config, masked=True), texts, end
+        )
         client.set_tag(run_id, FOLDER, self._folder(committed))
         client.set_terminated(run_id, "FINISHED", end)
         return run_id
@@ -211,7 +214,7 @@ class Bridge:
 
 
 def _prefect_tags(flow_run_id: str | None, ui_url: str | None) -> dict[str, str | None]:
-    note = f"[Prefect run]({ui_url})" if ui_url else None
+    note = link("Prefect run", ui_url) if ui_url else None
     return {"nlac.prefect_flow_run_id": flow_run_id, "nlac.prefect_url": ui_url, "mlflow.note.content": note}
 
 

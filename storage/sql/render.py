@@ -6,9 +6,11 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, TextIO, cast
 
 import duckdb
+
+from schemas.shown import visible
 
 Format = Literal["table", "csv", "json", "parquet", "vertical"]
 
@@ -18,16 +20,37 @@ BATCH_ROWS = 8192
 _NOT_JSON = re.compile(r"NaN|Infinity")
 
 
-def render(relation: duckdb.DuckDBPyRelation, how: Format, stream: BinaryIO, width: int = 10_000) -> None:
+class _Visible:
+    """A text stream that shows control characters."""
+
+    def __init__(self, text: io.TextIOBase) -> None:
+        self._text = text
+
+    def write(self, said: str) -> int:
+        return self._text.write(visible(said))
+
+    def flush(self) -> None:
+        self._text.flush()
+
+
+def render(
+    relation: duckdb.DuckDBPyRelation,
+    how: Format,
+    stream: BinaryIO,
+    width: int = 10_000,
+    *,
+    terminal: bool = False,
+) -> None:
     """Write a query's result.
 
     Args:
         relation: the query; it runs now.
         how: table: as DuckDB draws it, the first and last 100 rows, with long values cut; vertical: each row as lines
-            of column and value, whole; csv: header and rows, nested values as
-            DuckDB writes them, NULL empty; json: an array, one object per line, NaN as null; parquet: zstd.
+            of column and value, whole; csv: header and rows, nested values as DuckDB writes them, NULL empty; json: an
+            array, one object per line, NaN as null; parquet: zstd.
         stream: takes the bytes.
         width: longest line of a drawn table, characters.
+        terminal: people read the stream, so control characters are shown; table and vertical always show them.
 
     Raises:
         duckdb.Error: the query fails while it runs.
@@ -40,7 +63,8 @@ def render(relation: duckdb.DuckDBPyRelation, how: Format, stream: BinaryIO, wid
             for batch in reader:
                 parquet.write_batch(batch)
         return
-    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    whole = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    text = cast(TextIO, _Visible(whole) if terminal or how in ("table", "vertical") else whole)
     try:
         if how == "table":
             with redirect_stdout(text):
@@ -52,7 +76,7 @@ def render(relation: duckdb.DuckDBPyRelation, how: Format, stream: BinaryIO, wid
         else:
             _json(relation, text)
     finally:
-        text.detach()
+        whole.detach()
 
 
 def _cut(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
@@ -77,7 +101,7 @@ def _texts(relation: duckdb.DuckDBPyRelation) -> Iterator[tuple[str | None, ...]
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _vertical(relation: duckdb.DuckDBPyRelation, text: io.TextIOWrapper) -> None:
+def _vertical(relation: duckdb.DuckDBPyRelation, text: TextIO) -> None:
     names = max(map(len, relation.columns))
     for number, row in enumerate(_texts(relation), 1):
         text.write(f"--- row {number}\n")
@@ -86,13 +110,13 @@ def _vertical(relation: duckdb.DuckDBPyRelation, text: io.TextIOWrapper) -> None
             text.write(f"{name:>{names}}  {shown}\n")
 
 
-def _csv(relation: duckdb.DuckDBPyRelation, text: io.TextIOWrapper) -> None:
+def _csv(relation: duckdb.DuckDBPyRelation, text: TextIO) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(relation.columns)
     writer.writerows(_texts(relation))
 
 
-def _json(relation: duckdb.DuckDBPyRelation, text: io.TextIOWrapper) -> None:
+def _json(relation: duckdb.DuckDBPyRelation, text: TextIO) -> None:
     separator = "[\n"
     # No column may have the alias' name: `to_json(alias)` must mean the row.
     alias = "result_row_" + "_" * max(map(len, relation.columns), default=0)
