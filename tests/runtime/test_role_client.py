@@ -85,8 +85,11 @@ def test_the_journal_keeps_no_completion_that_the_parser_refuses(
         patched.setattr(role_client, "action_text", refuse)
         asyncio.run(roles.ask("policy", PROMPT, adapter="policy", request_key="0"))
     for _ in range(2):
+        again = RequestJournal(tmp_path / "stage.journal")
+        roles = client(make_config(), engine, again, tmp_path)
         answer = asyncio.run(roles.ask("policy", PROMPT, adapter="policy", request_key="0"))
         assert answer.text == "Action: hello"
+        again.close()
     assert engine.asked == 2, "once more after the refusal, then from the journal"
 
 
