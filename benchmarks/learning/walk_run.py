@@ -54,6 +54,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "algorithm": "grpo", "improvement": AT_ONCE, "policy": {"batch_rows": 32},
         "rollout": {"episodes": 12, "first_episodes": 24, "repeats": 8, "exploration": 0.0},
     },
+    "ppo": {
+        "algorithm": "ppo", "improvement": AT_ONCE, "policy": {"batch_rows": 32}, "rollout": {"exploration": 0.0},
+    },
     "refiner_alone": {"algorithm": "refiner_alone", "improvement": ALONE},
     "no_bootstrap": {"backup": {"draws": 0}},
     "shuffled": {"backup": {"shuffle_labels": True}},

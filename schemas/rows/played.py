@@ -42,7 +42,7 @@ class Transition(Row):
     """One step of an episode: (s, a, r, s', done), stored as deltas; `storage.history` rebuilds s."""
 
     TABLE: ClassVar[str] = "transitions"
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     transition_id: str = Field(description="episode_id/step")
     episode_id: str = Field(description="-> episodes")
     split: Split = Field(description="train, validation or eval")
@@ -78,6 +78,11 @@ class Transition(Row):
         None, description="second half: 1 if the user was told all that the task asks for, otherwise 0; NULL also "
         "where it asks for nothing"
     )  # fmt: skip
+    end_token_id: int | None = Field(
+        None, description="the token by which the policy ended its turn, which is not in token_ids; NULL: a limit "
+        "ended it, the engine reports no tokens, or in older files"
+    )  # fmt: skip
+    end_logprob: float | None = Field(None, description="its log-probability (nats) as sampled")
     messages: list[str] | None = Field(
         None, description="imported: this step's messages as JSON, as logged: those newly seen, the agent's, and at "
         "the last step those after it. In step order they are the conversation. NULL: played"

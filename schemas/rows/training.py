@@ -82,8 +82,8 @@ class TrainingStep(Row):
         "trainer's own before the stage's first step"
     )  # fmt: skip
     engine_gap_mean: float | None = Field(
-        None, description="mean |log p_old - log p_engine| over the tokens whose probability the engine reported "
-        "(nats): trainer and engine differ by kernels and types alone"
+        None, description="mean |log p_old - log p_engine| over the sampled tokens (nats): trainer and engine differ "
+        "by kernels and types alone"
     )  # fmt: skip
     engine_gap_max: float | None = Field(None, description="the largest")
     engine_k3: float | None = Field(

@@ -25,9 +25,8 @@ class Sampled:
     The label is what was sampled, token by token, and not its text tokenised again.
     """
 
-    token_ids: tuple[int, ...]  # without the end of the turn
+    token_ids: tuple[int, ...]  # with the one that ended the turn, where one did
     logprobs: tuple[float, ...]  # of these tokens, as the engine reported them (nats)
-    ended: bool  # whether the policy ended its turn, which is a token too; else a limit did
     thinking: bool  # whether its prompt began a hidden chain of thought
     advantage: float = 0.0
     episode_id: str = ""  # the normalisation knows its tokens over all turns

@@ -63,7 +63,8 @@ class Completion:
     `text` ends before the stop string or end-of-turn token. It includes a hidden chain of thought with both its marks,
     even if the prompt held the opening one, and calls of tools in the form of the model's family
     (`tasks.chat.response_parser` splits them). token_ids and logprobs (nats, at temperature 1 before any grammar mask)
-    have one entry per token, and are empty if the engine does not report them.
+    have one entry per token, and are empty if the engine does not report them. The token that ended the turn, of those
+    that can, is not among them. It is None where a limit or a stop string ended the text.
     """
 
     text: str
@@ -72,6 +73,8 @@ class Completion:
     completion_tokens: int
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    end_token_id: int | None = None
+    end_logprob: float | None = None
 
 
 @dataclass(frozen=True)

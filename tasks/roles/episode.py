@@ -99,6 +99,8 @@ async def play_episode(
                 policy_version=version if answer.generation else UNIFORM,
                 token_ids=list(answer.completion.token_ids) if answer.completion else [],
                 logprobs=list(answer.completion.logprobs) if answer.completion else [],
+                end_token_id=answer.completion.end_token_id if answer.completion else None,
+                end_logprob=answer.completion.end_logprob if answer.completion else None,
                 generation=answer.generation,
                 speaker_generations=ctx.spoken.pop(key, None),
                 database_reward=outcome.info.get("database_reward"),

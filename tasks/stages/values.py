@@ -74,10 +74,10 @@ async def values(ctx: StageContext) -> Output:
 
 
 def _example(ctx: StageContext, row_id: str, state: State) -> Example:
-    """A state as the policy's prompt shows it; its label is the end of an empty turn."""
+    """A state as the policy's prompt shows it; its label, which plays no part, is one token."""
     prompt = policy_prompt(ctx.prompts, state)
-    ended = Sampled((), (), ended=True, thinking=ctx.config.roles.policy.thinking)
-    return Example(row_id, "policy", prompt.messages, (), tools=prompt.tools, sampled=ended)
+    turn = Sampled((0,), (0.0,), thinking=ctx.config.roles.policy.thinking)
+    return Example(row_id, "policy", prompt.messages, (), tools=prompt.tools, sampled=turn)
 
 
 def _inputs(resolve: Resolver) -> Inputs:

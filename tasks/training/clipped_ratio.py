@@ -88,18 +88,14 @@ class ClippedRatio:
         return losses, torch.stack([is_clipped.to(old_kl.dtype), old_kl])
 
     def _importance(self, row: Encoded) -> torch.Tensor:
-        """Truncated importance weights [label tokens]; 1 for the end of the turn, which no engine reports."""
-        weights = torch.ones(len(row.label_ids))
-        gap = torch.tensor(self._gap(row))
-        weights[: len(gap)] = gap.exp().clamp(max=self.settings.section.importance_cap)
-        return weights
+        """Truncated importance weights [label tokens]."""
+        return torch.tensor(self._gap(row)).exp().clamp(max=self.settings.section.importance_cap)
 
     def _gap(self, row: Encoded) -> list[float]:
-        """log p_old - log p_engine of the tokens that the engine reported."""
+        """log p_old - log p_engine of each label token."""
         assert row.sampled is not None
-        return [
-            ours - theirs for ours, theirs in zip(self.old[row.row_id], row.sampled.logprobs, strict=False)
-        ]
+        both = zip(self.old[row.row_id], row.sampled.logprobs, strict=True)
+        return [ours - theirs for ours, theirs in both]
 
     def value_loss(self, head: nn.Linear, states: torch.Tensor, rows: Sequence[Encoded]) -> torch.Tensor:
         """The sum of the value head's losses over the sampled turns, a float32 scalar.
@@ -138,11 +134,9 @@ class ClippedRatio:
             case "dr_grpo":
                 return {row_id: count / (self.settings.budget * episodes) for row_id, count in tokens.items()}
 
-    def engine_gap(self, batch: Sequence[Encoded]) -> EngineGap | None:
-        """The gap over a batch's sampled tokens; None where the engine reported none of them."""
+    def engine_gap(self, batch: Sequence[Encoded]) -> EngineGap:
+        """The gap over a batch's sampled tokens."""
         gaps = [gap for row in batch if row.sampled is not None for gap in self._gap(row)]
-        if not gaps:
-            return None
         gap = torch.tensor(gaps, dtype=torch.float64)
         k3 = (gap.clamp(max=LARGEST_LOG_RATIO).exp() - 1.0 - gap).mean()
         return EngineGap(float(gap.abs().mean()), float(gap.abs().max()), float(k3))

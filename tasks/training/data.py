@@ -57,7 +57,10 @@ def encode(example: Example, chat: "ChatTokenizer", context_length: int) -> Enco
     sampled = example.sampled
     thinking = bool(example.reasoning) if sampled is None else sampled.thinking
     prompt = chat.prompt_ids(example.messages, tools=example.tools, thinking=thinking)
-    label, spans = _label(example, chat) if sampled is None else _sampled_label(sampled, chat)
+    if sampled is None:
+        label, spans = _label(example, chat)
+    else:
+        label, spans = [*sampled.token_ids], [(0, len(sampled.token_ids))]
     if len(prompt) + len(label) > context_length:
         raise TooLong(
             f"{example.row_id}: {len(prompt)} prompt and {len(label)} label tokens exceed "
@@ -91,11 +94,6 @@ def _label(example: Example, chat: "ChatTokenizer") -> tuple[list[int], list[tup
         spans.append((len(label), len(label) + len(ids)))
         label.extend(ids)
     return [*label, *chat.end_ids], spans
-
-
-def _sampled_label(sampled: Sampled, chat: "ChatTokenizer") -> tuple[list[int], list[tuple[int, int]]]:
-    label = [*sampled.token_ids, *(chat.end_ids if sampled.ended else ())]
-    return label, [(0, len(label))]
 
 
 def soft_distributions(example: Example, tokens: int) -> list[Distribution]:

@@ -28,12 +28,14 @@ def sampled_examples(ctx: StageContext) -> list[Example]:
         ctx.inputs.scan("transitions")
         .filter(pl.col("transition_id").is_in(list(rated)))
         .select(
-            "transition_id", "token_ids", "logprobs", ended=pl.col("generation").struct.field("finish_reason") == "stop"
+            "transition_id",
+            pl.col("token_ids").list.concat(_ended_by("end_token_id")),
+            pl.col("logprobs").list.concat(_ended_by("end_logprob")),
         )
         .collect()
-    )  # fmt: skip
+    )
     examples = []
-    for transition_id, token_ids, logprobs, ended in tokens.iter_rows():
+    for transition_id, token_ids, logprobs in tokens.iter_rows():
         advantage = rated[transition_id]
         assert advantage.advantage is not None
         prompt = policy_prompt(ctx.prompts, transitions[transition_id].state)
@@ -49,7 +51,6 @@ def sampled_examples(ctx: StageContext) -> list[Example]:
                 sampled=Sampled(
                     token_ids=tuple(token_ids),
                     logprobs=tuple(logprobs),
-                    ended=ended,
                     thinking=ctx.config.roles.policy.thinking,
                     advantage=advantage.advantage,
                     episode_id=advantage.episode_id,
@@ -59,6 +60,11 @@ def sampled_examples(ctx: StageContext) -> list[Example]:
             )
         )
     return examples
+
+
+def _ended_by(column: str) -> pl.Expr:
+    """What a turn was ended by, as a list of one; none where it was not ended by a token."""
+    return pl.concat_list(column).list.drop_nulls()
 
 
 def _played_by_the_policy(config: Config, iteration: int) -> bool:

@@ -62,7 +62,8 @@ def test_what_is_trained_on_is_what_was_sampled_under_the_prompt_it_was_sampled_
     assert set(rows["source_table"]) == {"transitions"}
     ends = set()
     for row in both.iter_rows(named=True):
-        ended = row["generation"]["finish_reason"] == "stop"
+        ended = row["end_token_id"] is not None
+        assert ended == (row["generation"]["finish_reason"] == "stop")
         assert row["prompt_tokens"] == row["generation"]["prompt_tokens"]
         assert row["label_tokens"] == len(row["token_ids"]) + ended
         ends.add(ended)

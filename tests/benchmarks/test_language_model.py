@@ -80,18 +80,19 @@ def test_a_result_without_its_data_is_begun_anew(tmp_path: Path, tiny_checkpoint
 
 
 @pytest.mark.slow
-def test_grpo_imitates_uniform_play_until_its_policy_acts_and_compares_groups_then(
-    tmp_path: Path, tiny_checkpoint: Path
+@pytest.mark.parametrize("variant", ["grpo", "ppo"])
+def test_a_policy_gradient_imitates_uniform_play_until_its_policy_acts(
+    tmp_path: Path, tiny_checkpoint: Path, variant: str
 ) -> None:
     given = small(tiny_checkpoint) | {
         "improvement": {"from_iteration": 0},
         "rollout": {"episodes": 2, "first_episodes": 12, "repeats": 2, "uniform_until": 1},
     }
-    run_of = run("grpo", 1, 9, steps=10**6, data=tmp_path, results=tmp_path, changes=given, iterations=2)
+    run_of = run(variant, 1, 9, steps=10**6, data=tmp_path, results=tmp_path, changes=given, iterations=2)
     result = asyncio.run(run_of)
     assert [found.rank for found in result.figures] == [None, None]
     store = Store(tmp_path)
-    trained = [store.committed("grpo-9-1", "policy-distillation", number) for number in range(2)]
+    trained = [store.committed(f"{variant}-9-1", "policy-distillation", number) for number in range(2)]
     assert all(trained)
     imitated, rated = (made.manifest for made in trained if made)
     assert imitated.metrics["steps"] and imitated.metrics["successful_transitions"]
@@ -130,8 +131,8 @@ def test_variants_differ_from_the_shipped_configuration_in_what_they_are() -> No
     own = configure("nlac", 9, 0)
     algorithms = {name: algorithm_of(configure(name, 9, 0)).name for name in VARIANTS}
     assert algorithms == {
-        "nlac": "nlac", "rft": "rft", "grpo": "grpo", "refiner_alone": "refiner_alone", "no_bootstrap": "nlac",
-        "shuffled": "nlac", "ceiling": "nlac",
+        "nlac": "nlac", "rft": "rft", "grpo": "grpo", "ppo": "ppo", "refiner_alone": "refiner_alone",
+        "no_bootstrap": "nlac", "shuffled": "nlac", "ceiling": "nlac",
     }  # fmt: skip
     assert configuration_digest(configure("nlac", 9, 2)) == configuration_digest(own)
     digests = {configuration_digest(configure(name, cells, 0)) for name in VARIANTS for cells in STEPS}

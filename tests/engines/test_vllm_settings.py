@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from schemas.config import EngineSection, LoraSection, ModelSection
-from tasks.engines.vllm.settings import engine_arguments, linear_modules
+from tasks.chat.tokenizers import load_chat_tokenizer
+from tasks.engines.vllm.settings import engine_arguments, linear_modules, read_completion
 
 
 def arguments(
@@ -45,3 +46,21 @@ def test_a_checkpoint_trained_from_the_base_has_no_revision_of_its_own(tiny_chec
     trained = engine_arguments(section, model, tiny_checkpoint, "trained", lora=False)
     assert (trained["model"], trained["revision"]) == ("trained", None)
     assert (trained["tokenizer"], trained["tokenizer_revision"]) == (str(tiny_checkpoint), "abc")
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "stop_reason", "written", "end"),
+    [
+        ("stop", None, (5, 6), 7),
+        ("stop", 7, (5, 6), 7),
+        ("stop", "word", (5, 6, 7), None),
+        ("length", None, (5, 6, 7), None),
+    ],
+)
+def test_the_token_that_ended_a_turn_is_apart(
+    tiny_checkpoint: Path, finish_reason: str, stop_reason: Any, written: tuple[int, ...], end: int | None
+) -> None:
+    tokenizer, logprobs = load_chat_tokenizer(tiny_checkpoint), (-0.5, -0.25, -0.125)
+    done = read_completion(tokenizer, [1], [5, 6, 7], logprobs, "", finish_reason, stop_reason)
+    assert (done.token_ids, done.logprobs) == (written, logprobs[: len(written)])
+    assert (done.end_token_id, done.end_logprob) == (end, None if end is None else -0.125)

@@ -44,9 +44,7 @@ def policy(number: int) -> Example:
     )
 
 
-def sampled(
-    number: int, tokens: Sequence[int], advantage: float, *, episode: str = "", ended: bool = False
-) -> Example:
+def sampled(number: int, tokens: Sequence[int], advantage: float, *, episode: str = "") -> Example:
     """A turn that the policy sampled, of an episode of its own unless one is named; the engine reported -1 for each
     token."""
     return Example(
@@ -56,7 +54,7 @@ def sampled(
         segments=("",),
         scored_segment=0,
         sampled=Sampled(
-            tuple(tokens), (-1.0,) * len(tokens), ended, False, advantage, episode or f"episode/{number}"
+            tuple(tokens), (-1.0,) * len(tokens), False, advantage, episode or f"episode/{number}"
         ),
     )
 

@@ -20,10 +20,10 @@ from tests.support.tiny_rows import encoded, gradients, sampled
 
 BUDGET = 8  # tokens of the longest completion
 ROWS = [
-    sampled(1, (5, 9, 40, 77, 30), 1.3, ended=True),
+    sampled(1, (5, 9, 40, 77, 30), 1.3),
     sampled(2, (7, 8), -0.4),
-    sampled(3, (50, 51, 52, 53), -1.1, ended=True),
-    sampled(4, (60, 61, 62, 63, 64, 65, 66), 0.7, ended=True),
+    sampled(3, (50, 51, 52, 53), -1.1),
+    sampled(4, (60, 61, 62, 63, 64, 65, 66), 0.7),
 ]
 
 
@@ -82,11 +82,8 @@ def inputs(rows: list[Encoded], ours: ClippedRatio, cap: float | None) -> dict[s
     tensors = {name: torch.tensor(value) for name, value in given.items()}
     if cap is not None:
         engine = [padded(r.sampled.logprobs, longest, 0.0) for r in rows if r.sampled]
-        known = torch.tensor(
-            [padded([True] * len(r.sampled.logprobs), longest, False) for r in rows if r.sampled]
-        )
         weights = (tensors["old_per_token_logps"] - torch.tensor(engine)).exp().clamp(max=cap)
-        tensors["importance_sampling_ratio"] = torch.where(known, weights, 1.0)
+        tensors["importance_sampling_ratio"] = weights
     return tensors
 
 

@@ -37,7 +37,7 @@ def test_a_value_is_read_at_the_last_prompt_token(trainable: Trainable, chat: Ch
         "value_head.weight", "value_head.bias"
     }  # fmt: skip
     torch.nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(0))
-    rows = encoded(chat, [sampled(1, (5, 9), 1.0), sampled(3, (7,), 1.0, ended=True)])
+    rows = encoded(chat, [sampled(1, (5, 9), 1.0), sampled(3, (7,), 1.0)])
     found = prompt_values(head, label_states(trainable.model, rows), rows)
     for row, value in zip(rows, found, strict=True):
         ids = torch.tensor([row.prompt_ids])
@@ -47,7 +47,7 @@ def test_a_value_is_read_at_the_last_prompt_token(trainable: Trainable, chat: Ch
 
 def turns() -> list[Example]:
     """Turns whose returns a head can tell apart by their prompts."""
-    made = [sampled(number, (20 + number,), 0.0, ended=True) for number in range(4)]
+    made = [sampled(number, (20 + number,), 0.0) for number in range(4)]
     return [
         replace(row, sampled=replace(row.sampled, return_estimate=float(number % 2)))
         for number, row in enumerate(made)

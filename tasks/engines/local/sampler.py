@@ -76,6 +76,10 @@ class Row:
             self.matcher.reset()
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
+        self.end: tuple[int | None, float | None] = (
+            None,
+            None,
+        )  # token that ended the turn, its log-probability
         self.text = ""
         self.finish_reason: str | None = None
 
@@ -101,6 +105,7 @@ class Row:
         if self.matcher is not None:
             self.matcher.accept_token(token)
         if token in self._stop_ids:
+            self.end = token, logprob
             self._end("stop")
             return
         self.tokens.append(token)
@@ -129,6 +134,8 @@ class Row:
             completion_tokens=len(self.tokens),
             token_ids=tuple(self.tokens),
             logprobs=tuple(self.logprobs),
+            end_token_id=self.end[0],
+            end_logprob=self.end[1],
         )
 
 

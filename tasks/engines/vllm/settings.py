@@ -116,4 +116,6 @@ def read_completion(
         completion_tokens=written,
         token_ids=tuple(tokens[:written]),
         logprobs=tuple(logprobs[:written]),
+        end_token_id=tokens[written] if ended_by_token else None,
+        end_logprob=logprobs[written] if ended_by_token else None,
     )
