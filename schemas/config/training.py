@@ -123,8 +123,7 @@ class TrainingSection(FineTuningSection):
 
 
 class PolicyGradientSection(Section):
-    """Advantages of sampled actions, and the loss of the policy on them. Algorithms grpo and ppo read
-    it."""
+    """Algorithms grpo and ppo: advantages of sampled turns, and the loss of the policy on them."""
 
     divide_by_std: bool = Field(
         True, description="divide the advantages of a group by the standard deviation of its returns (GRPO, arXiv "
