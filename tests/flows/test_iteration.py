@@ -63,6 +63,7 @@ def test_a_failed_stage_is_named_and_it_and_later_ones_alone_run_again_on_retry(
     options = ["--data", str(stack.data), "--config", str(file), "--run", "trial"]
     done = stack.nlac("iterate", *options, check=False)
     assert done.returncode == 1
+    assert "'Failed at critique: " in done.stdout, "what --watch of Prefect shows"
     assert "critique-trial-0: critique ended Crashed" in done.stdout
     assert f"iterate {' '.join(options)}" in done.stdout
     assert read_stack(stack.data) is not None, "a stack that was up before stays up"
