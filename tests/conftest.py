@@ -18,11 +18,14 @@ from schemas.load import PROJECT_ROOT
 from storage.store import Store
 from tasks.engines.models import resolve_model
 from tasks.engines.protocol import Adapter
+from tasks.imports import allow_imports
 from tasks.pipeline.iterations import run_iteration
 from tasks.pipeline.runner import StageResult
 from tests.support.iterations import Finished, Iterate, small_config
 from tests.support.own_server import OwnServer
 from tests.support.tiny import make_tiny_checkpoint
+
+allow_imports(["tests"])  # the rules and environments of tests/support, here and in the processes of tests
 
 SHARED = {
     "server": r"^tests/flows/",

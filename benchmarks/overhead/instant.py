@@ -14,9 +14,11 @@ from safetensors.numpy import save_file
 
 from schemas.config import Config, RolesSection
 from schemas.load import load_config
+from tasks.imports import allow_imports
 from tasks.training.job import OnStep, TrainingJob
 from tasks.training.records import StepRecord, TrainingResult
 
+allow_imports(["tests"])  # here and in the stages' processes
 PLAYER = "tests.support.rules:number_game"
 PARAMETERS = 4_884_480
 TRAINER = "tasks.training.trainer"

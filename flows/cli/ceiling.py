@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.options import ConfigFile, Data, Run, load, open_store
+from flows.cli.options import AllowImport, ConfigFile, Data, Run, load, open_store
 
 if TYPE_CHECKING:
     from tasks.runtime.progress import ProgressState
@@ -20,6 +20,7 @@ def ceiling(
     config: ConfigFile = None,
     run: Run = None,
     data: Data = None,
+    allow_import: AllowImport = None,
 ) -> None:
     """Fine-tune the model on optimal play and evaluate it: the supervised ceiling of a run."""
     import asyncio

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.options import Data, load, open_store
+from flows.cli.options import AllowImport, Data, load, open_store
 
 app = typer.Typer(no_args_is_help=True, help="Check or show a configuration.")
 File = Annotated[Path | None, typer.Argument(help="configuration; else configs/default.yaml")]
@@ -22,8 +22,10 @@ def check(
         ),
     ] = False,
     data: Data = None,
+    allow_import: AllowImport = None,
 ) -> None:
-    """Check a configuration whole, and print what an iteration would do. Creates nothing below the data root."""
+    """Check a configuration whole, and print what an iteration would do. Creates nothing below the data root,
+    and imports nothing from outside this program that is not allowed."""
     from tasks.pipeline.checks import check_config
     from tasks.pipeline.iterations import dtype_choice, next_iteration
     from tasks.pipeline.plan import plan

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from flows.cli.options import FAILED, LOST, USAGE, AllowMissing, Data, Run, fail, load, open_store, say
+from flows.cli.options import (
+    FAILED,
+    LOST,
+    USAGE,
+    AllowImport,
+    AllowMissing,
+    Data,
+    Run,
+    fail,
+    load,
+    open_store,
+    say,
+)
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
@@ -153,6 +165,7 @@ def explain(
     ] = None,
     run: Run = None,
     data: Data = None,
+    allow_import: AllowImport = None,
 ) -> None:
     """Say why a stage would be reused or recomputed: the input, prompt or config field that changed."""
     from tasks.pipeline.decision import decide

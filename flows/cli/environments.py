@@ -41,11 +41,16 @@ def validate(
         Path | None, typer.Option(help="take environment.options from this configuration")
     ] = None,
 ) -> None:
-    """Check an environment without a model: it can be made, and its own validation finds no fault."""
+    """Check an environment without a model: it can be made, and its own validation finds no fault.
+
+    An import path given here is allowed by being given.
+    """
     from tasks.environments import UnusableEnvironment, make_environment
     from tasks.environments.checks import faults_of
     from tasks.environments.splits import SPLITS, own_validation_tasks, played_tasks
+    from tasks.imports import allow_imports
 
+    allow_imports([name.partition(":")[0]] if ":" in name else [])
     try:
         environment = make_environment(_section(name, option or [], config))
     except UnusableEnvironment as error:

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.options import FAILED, USAGE, Data, PolicyOf, Run, fail, known_run, load, open_store, say
+from flows.cli.options import (
+    FAILED,
+    USAGE,
+    AllowImport,
+    Data,
+    PolicyOf,
+    Run,
+    fail,
+    known_run,
+    load,
+    open_store,
+    say,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Write what was trained, or trained on, for use outside.")
 RowsFile = Annotated[Path, typer.Argument(metavar="FILE", help="a new file, .jsonl or .parquet")]
@@ -84,6 +96,7 @@ def play(
     iteration: PolicyOf = None,
     run: Run = None,
     data: Data = None,
+    allow_import: AllowImport = None,
 ) -> None:
     """Play one episode with the policy and print each turn as it is made."""
     import asyncio

@@ -31,6 +31,24 @@ PolicyOf = Annotated[
 ]
 
 
+def _allow(modules: list[str] | None) -> list[str]:
+    if modules:
+        from tasks.imports import allow_imports
+
+        allow_imports(modules)
+    return modules or []
+
+
+AllowImport = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-import", metavar="MODULE", callback=_allow,
+        help="a module outside this program that the configuration may import, which runs its code; repeatable; "
+        "NLAC_ALLOW_IMPORT does the same",
+    ),
+]  # fmt: skip
+
+
 class Commands(TyperGroup):
     """Commands that end with one message and an exit code where the program's own exceptions are raised.
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.options import FAILED, ConfigFile, Data, fail, load, open_store
+from flows.cli.options import FAILED, AllowImport, ConfigFile, Data, fail, load, open_store
 from schemas.load import PROJECT_ROOT, data_root, find_file
 
 
-def up(data: Data = None, config: ConfigFile = None) -> None:
+def up(data: Data = None, config: ConfigFile = None, allow_import: AllowImport = None) -> None:
     """Start the local stack: Prefect server, work pools, workers, deployments. It stays until `nlac down`."""
     from flows.stack import control
     from flows.stack.environment import stack_dir
@@ -57,6 +57,7 @@ def iterate(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="compute again what is committed already")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="root of every random stream")] = None,
+    allow_import: AllowImport = None,
 ) -> None:
     """Run one iteration and show it. Without `nlac up`, it starts a stack of its own and stops it."""
     from flows.cli.iterate import Request, run_and_show

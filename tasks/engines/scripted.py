@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 from schemas.config import EngineSection
 from tasks.chat.messages import RequestError
 from tasks.engines.protocol import Capabilities, Completion, Request, ScoreRequest, Scores
+from tasks.imports import ImportRefused, load_named
 
 
 class RulesError(Exception):
@@ -21,13 +21,15 @@ def load_rules(path: str) -> Callable[..., Any]:
     """The callable at an import path 'module:callable'.
 
     Raises:
-        RulesError: it can't be imported or called.
+        RulesError: it may not or can't be imported, or can't be called.
     """
     module, colon, name = path.partition(":")
     if not (module and colon and name):
         raise RulesError(f"rules: '{path}' is no import path; write it as 'module:callable'")
     try:
-        rules = getattr(importlib.import_module(module), name)
+        rules = load_named(module, name)
+    except ImportRefused as error:
+        raise RulesError(f"rules: {error}") from error
     except ImportError as error:
         raise RulesError(
             f"rules: {module} can't be imported ({error}); is its folder on PYTHONPATH?"

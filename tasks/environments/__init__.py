@@ -1,6 +1,5 @@
 """Text environments behind one small protocol, found by name or by import path. They know nothing of stages."""
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import cast
@@ -8,6 +7,7 @@ from typing import cast
 from schemas.config import EnvironmentSection
 from tasks.environments.base import Environment, asks_model
 from tasks.environments.registry import BUILTIN
+from tasks.imports import ImportRefused, load_named
 
 
 class UnusableEnvironment(Exception):
@@ -18,8 +18,8 @@ def make_environment(section: EnvironmentSection) -> Environment:
     """A new instance of an environment.
 
     Raises:
-        UnusableEnvironment: the name is unknown, the import path does not import, an option is refused, or a package
-            or game is missing.
+        UnusableEnvironment: the name is unknown, the import path is not allowed or does not import, an option is
+            refused, or a package or game is missing.
     """
     factory = _factory(section.name)
     try:
@@ -63,7 +63,9 @@ def _factory(name: str) -> Callable[..., Environment]:
             f"environment.name: '{name}' is unknown; use one of {names}, or an import path 'module:factory'"
         )
     try:
-        return cast(Callable[..., Environment], getattr(importlib.import_module(module), attribute))
+        return cast(Callable[..., Environment], load_named(module, attribute))
+    except ImportRefused as error:
+        raise UnusableEnvironment(f"environment.name: {error}") from error
     except (ImportError, AttributeError) as error:
         raise UnusableEnvironment(
             f"environment.name: '{path}' can't be imported: {error}; is its folder on PYTHONPATH?"

@@ -14,6 +14,7 @@ from schemas.config import Config
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
 from tasks.environments.registry import BUILTIN
+from tasks.imports import ALLOW_IMPORT
 from tasks.pipeline.checks import check_config
 from tests.support.iterations import Iterate
 
@@ -29,6 +30,7 @@ def nim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     (folder / "nim.py").write_text(code)
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv(ALLOW_IMPORT, "tests,nim")
     yield folder / "nim.py"
     sys.modules.pop("nim", None)
 

@@ -18,6 +18,7 @@ from tasks.engines.backends import (
 )
 from tasks.engines.protocol import Capabilities
 from tasks.engines.scripted import ScriptedEngine
+from tasks.imports import ALLOW_IMPORT
 from tasks.pipeline.checks import check_config
 
 
@@ -36,7 +37,10 @@ def scripted(rules: str) -> EngineSection:
         (EngineSection(model="./nowhere"), "does not exist"),
     ],
 )
-def test_a_section_that_can_not_work_is_refused_in_one_line(section: EngineSection, match: str) -> None:
+def test_a_section_that_can_not_work_is_refused_in_one_line(
+    section: EngineSection, match: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ALLOW_IMPORT, "no,json,sys")
     with pytest.raises(EngineConfigError, match=match) as refused:
         check_engine(section, ModelSection())
     assert "\n" not in str(refused.value)
