@@ -1,7 +1,7 @@
-"""Verifies a model's answer in another process with limits, shared by all episodes.
+"""Verifies a model's answer in another process, confined and with limits.
 
-Verifiers are symbolic programs that parse what a model wrote. Some texts make them compute forever or crash their
-process. Such an answer scores 0, and its row records the reason.
+Verifiers are symbolic programs that parse what a model wrote, and some evaluate it as code. Some texts make them
+compute forever or crash their process. Such an answer scores 0, and its row records the reason.
 """
 
 import asyncio
@@ -15,11 +15,13 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
 from tasks.environments.base import EpisodeFailed, Step
-from tasks.foreign_json import read_json
+from tasks.environments.isolation import why_not
+from tasks.foreign_json import BadJson, read_json
 
 WORKERS = min(4, os.cpu_count() or 1)
 _TIMERS = {-signal.SIGPROF, -signal.SIGALRM}
@@ -27,7 +29,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class VerifierUnusable(Exception):
-    """A verifier function can't be imported, whatever the answer."""
+    """A verifier function can't be imported, or its process can't be confined, whatever the answer."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,26 @@ class Verified:
         return Step("The answer could not be checked.", done=True, status=self.status, error=self.error)
 
 
-async def verify(function: str, *arguments: Any, seconds: float) -> Verified:
+def check_isolation(name: str, *, allow_unisolated: bool) -> bool:
+    """Whether answers are verified in a confined process.
+
+    Args:
+        name: of the environment.
+        allow_unisolated: verify them without, where this machine can't confine a process.
+
+    Raises:
+        ValueError: it can't, and that is not allowed.
+    """
+    reason = why_not()
+    if reason is not None and not allow_unisolated:
+        raise ValueError(
+            f"{name}: its scorer may run an answer as code, and this machine can't confine that: {reason}; where you "
+            "trust the model, set allow_unisolated to true"
+        )
+    return reason is None
+
+
+async def verify(function: str, *arguments: Any, seconds: float, isolated: bool = True) -> Verified:
     """Compute a score in another process.
 
     Args:
@@ -66,13 +87,17 @@ async def verify(function: str, *arguments: Any, seconds: float) -> Verified:
             since imports do not count towards `seconds`.
         arguments: of the function; JSON values.
         seconds: CPU time limit, so that a busy machine changes no score. The wall-clock limit is ten times as long.
+        isolated: confine the process, as `isolation` describes.
 
     Raises:
-        VerifierUnusable: the function can't be imported.
+        VerifierUnusable: the function can't be imported, or the process can't be confined.
     """
-    said = await _ask(function, arguments, seconds)
+    said = await _ask(function, arguments, seconds, isolated)
+    value = said.get("value")
+    if isinstance(value, (int, float)) and isfinite(value):
+        return Verified(float(value))
     if "value" in said:
-        return Verified(float(said["value"]))
+        return Verified(0.0, "verifier_error", f"the score is no number: {str(value)[:80]}")
     if "error" in said:
         return Verified(0.0, "verifier_error", str(said["error"]))
     if said["returncode"] in _TIMERS:
@@ -80,16 +105,16 @@ async def verify(function: str, *arguments: Any, seconds: float) -> Verified:
     return Verified(0.0, "verifier_crash", f"its process ended with exit code {said['returncode']}")
 
 
-async def compute(function: str, *arguments: Any, seconds: float) -> Any:
+async def compute(function: str, *arguments: Any, seconds: float, isolated: bool = True) -> Any:
     """Compute a JSON value in such a process, where sets also have the same order every time.
 
     The arguments are those of `verify`.
 
     Raises:
-        VerifierUnusable: the function can't be imported.
+        VerifierUnusable: as `verify`.
         EpisodeFailed: it raised, crashed or exceeded its time.
     """
-    said = await _ask(function, arguments, seconds)
+    said = await _ask(function, arguments, seconds, isolated)
     if "value" not in said:
         why = (
             said.get("error") or f"ended with exit code {said['returncode']}, given {seconds:g} s of CPU time"
@@ -98,11 +123,13 @@ async def compute(function: str, *arguments: Any, seconds: float) -> Any:
     return said["value"]
 
 
-async def _ask(function: str, arguments: tuple[Any, ...], seconds: float) -> dict[str, Any]:
-    call = json.dumps({"function": function, "arguments": arguments, "seconds": seconds})
+async def _ask(function: str, arguments: tuple[Any, ...], seconds: float, isolated: bool) -> dict[str, Any]:
+    call = json.dumps(
+        {"function": function, "arguments": arguments, "seconds": seconds, "isolated": isolated}
+    )
     said = await asyncio.get_running_loop().run_in_executor(_threads(), _call, call)
     if "unusable" in said:
-        raise VerifierUnusable(f"{function} can't be imported: {said['unusable']}")
+        raise VerifierUnusable(f"{function} {said['unusable']}")
     return said
 
 
@@ -119,7 +146,10 @@ def _call(line: str) -> dict[str, Any]:
     except BrokenPipeError:  # the process ended before it read the call
         said = ""
     if said.endswith("\n"):
-        return dict(read_json(said))
+        try:
+            return dict(read_json(said))
+        except BadJson as error:
+            return {"error": str(error)}
     returncode = process.wait()
     atexit.unregister(process.kill)
     return {"returncode": returncode}
@@ -137,14 +167,21 @@ def _threads() -> ThreadPoolExecutor:
 def _start() -> subprocess.Popen[str]:
     # Not multiprocessing, which would import the caller's main module again.
     search = os.pathsep.join(filter(None, [str(_ROOT), *sys.path]))
-    # Each thread would reserve some of the limited memory. A fixed hash seed gives sets one order.
+    # Nothing of this process's environment. Each thread would reserve some of the limited memory. A fixed hash seed
+    # gives sets one order.
     fixed = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     process = subprocess.Popen(
         [sys.executable, "-m", "tasks.environments.verifier_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, **fixed, "PYTHONPATH": search},
+        env={
+            **fixed,
+            "PYTHONPATH": search,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PATH": os.defpath,
+            "LC_ALL": "C.UTF-8",
+        },
         encoding="utf-8",
     )
     atexit.register(process.kill)

@@ -1,8 +1,14 @@
 """Functions that verify badly, for the process that has to survive them."""
 
 import os
+import socket
+import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 
 def half(answer: str) -> float:
@@ -41,3 +47,65 @@ def grows(answer: str) -> float:
 def order() -> list[str]:
     """Words as a set gives them out, which hangs on how they hash."""
     return list({f"word {number}" for number in range(50)})
+
+
+def hostile(folder: str, port: int) -> dict[str, str]:
+    """What hostile code tries -> "done", or the kind of error that stops it."""
+    parent = os.getppid()
+
+    def started() -> None:
+        thread = threading.Thread(target=print)
+        thread.start()
+
+    tries: dict[str, Callable[[], Any]] = {
+        "write a file": lambda: Path(folder, "written").write_text("x"),
+        "write below /tmp": lambda: Path("/tmp", "written by an answer").write_text("x"),
+        "remove a file": lambda: Path(folder, "kept").unlink(),
+        "read a file": lambda: Path(folder, "kept").read_text(),
+        "list a folder": lambda: list(Path(folder).iterdir()),
+        "read the parent's environment": lambda: Path(f"/proc/{parent}/environ").read_bytes(),
+        "read the users": lambda: Path("/etc/passwd").read_text(),
+        "connect": lambda: socket.create_connection(("127.0.0.1", port), 1),
+        "send a datagram": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+        "open a local socket": lambda: socket.socket(socket.AF_UNIX),
+        "start a process": lambda: subprocess.run(["true"]),
+        "fork": os.fork,
+        "start a thread": started,
+        "signal the parent": lambda: os.kill(parent, 0),
+        "import": lambda: __import__("colorsys"),
+    }
+    found = {}
+    for name, attempt in tries.items():
+        try:
+            attempt()
+            found[name] = "done"
+        except (OSError, RuntimeError) as error:
+            found[name] = type(error).__name__
+    return found
+
+
+def environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def identity() -> list[int]:
+    return [os.getuid(), os.geteuid(), os.getgid(), *os.getgroups()]
+
+
+ANSWERED: list[str] = []
+
+
+def counts(answer: str) -> float:
+    """How many answers this process has seen."""
+    ANSWERED.append(answer)
+    return float(len(ANSWERED))
+
+
+def forges(text: str) -> float:
+    """Writes to every pipe that it finds."""
+    for pipe in range(3, 64):
+        try:
+            os.write(pipe, text.encode())
+        except OSError:
+            continue
+    os._exit(0)

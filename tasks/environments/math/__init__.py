@@ -12,7 +12,7 @@ from schemas.load import find_file
 from schemas.rows import Split
 from tasks.environments.base import ActionFormat, Step, Task
 from tasks.environments.math.problems import SHIPPED, Problem, load_problems
-from tasks.environments.verifier import Verified, verify
+from tasks.environments.verifier import Verified, check_isolation, verify
 
 HELD_OUT = 5  # without a file for evaluation, one problem in this many is held out, by its id
 WRONG = "-987654321.125"  # the answer to no problem
@@ -32,9 +32,12 @@ class Math:
         subjects: use only these, in both splits.
         longest: most characters of an answer; a longer one is not valid.
         seconds: CPU time for checking an answer.
+        allow_unisolated: check answers without isolation where this machine has none. The parser of answers may
+            evaluate them as code, which then has this user's rights.
 
     Raises:
-        ValueError: a file can't be used, or a split has no problem left.
+        ValueError: a file can't be used, or a split has no problem left; or answers can't be checked in isolation, and
+            that is not allowed.
     """
 
     name = "math"
@@ -53,7 +56,9 @@ class Math:
         subjects: Sequence[str] | None = None,
         longest: int = 200,
         seconds: float = 5.0,
+        allow_unisolated: bool = False,
     ) -> None:
+        self._isolated = check_isolation(self.name, allow_unisolated=allow_unisolated)
         named = {"problems": problems or str(SHIPPED), "eval_problems": eval_problems}
         self.files = {option: find_file(path) for option, path in named.items() if path}
         stamps = tuple(
@@ -88,7 +93,11 @@ class Math:
 
     async def _check(self, problem: Problem, answer: str) -> Verified:
         return await verify(
-            "tasks.environments.math.score:score", problem.answer, answer, seconds=self._seconds
+            "tasks.environments.math.score:score",
+            problem.answer,
+            answer,
+            seconds=self._seconds,
+            isolated=self._isolated,
         )
 
     def validate(self) -> list[str]:

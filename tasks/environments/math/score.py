@@ -28,3 +28,7 @@ def score(gold: str, answer: str) -> float:
 def _boxed(text: str) -> str:
     """The text in a box, so that it counts as one answer: '12 or 13' is not 12."""
     return text if "\\boxed" in text or "$" in text.replace("\\$", "") else f"\\boxed{{{text}}}"
+
+
+# Loads what parsing needs, once for all processes that are forked after the import.
+score("\\frac{1}{2}", "0.5")

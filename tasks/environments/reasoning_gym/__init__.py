@@ -11,7 +11,7 @@ from typing import Any
 
 from schemas.rows import Split
 from tasks.environments.base import ActionFormat, EpisodeFailed, Step, Task
-from tasks.environments.verifier import Verified, compute, verify
+from tasks.environments.verifier import Verified, check_isolation, compute, verify
 
 LONGEST = 4000  # characters of a valid answer
 NONE = "no answer"  # a text that answers no question
@@ -38,9 +38,12 @@ class ReasoningGym:
         eval_tasks: number of held-out questions, and of validation questions.
         success_at: smallest score that is a success.
         seconds: CPU time for generating a question, and for scoring an answer.
+        allow_unisolated: score answers without isolation where this machine has none. Some scorers evaluate an answer
+            as code, which then has this user's rights.
 
     Raises:
-        ValueError: reasoning-gym has no such task, or refuses this configuration.
+        ValueError: reasoning-gym has no such task, or refuses this configuration; or answers can't be scored in
+            isolation, and that is not allowed.
     """
 
     instructions = "Answer the question. Reason in the thought; the action is the answer alone."
@@ -56,8 +59,10 @@ class ReasoningGym:
         eval_tasks: int = 200,
         success_at: float = 1.0,
         seconds: float = 20.0,
+        allow_unisolated: bool = False,
     ) -> None:
         self.name = f"reasoning_gym/{task}"
+        self._isolated = check_isolation(self.name, allow_unisolated=allow_unisolated)
         self._task, self._config = task, dict(config or {})
         self._counts: dict[Split, int] = {"train": train_tasks, "validation": eval_tasks, "eval": eval_tasks}
         self._success_at, self._seconds = success_at, seconds
@@ -74,8 +79,9 @@ class ReasoningGym:
 
     async def _make(self, task: Task) -> tuple[str, str | None]:
         """The question and its stated answer, if it has one."""
+        arguments = (self._task, self._config, task.seed)
         text, gold = await compute(
-            f"{_SCORE}:question", self._task, self._config, task.seed, seconds=self._seconds
+            f"{_SCORE}:question", *arguments, seconds=self._seconds, isolated=self._isolated
         )
         return text, gold
 
@@ -94,7 +100,7 @@ class ReasoningGym:
 
     async def _check(self, task: Task, answer: str) -> Verified:
         arguments = (self._task, self._config, task.seed, answer)
-        return await verify(f"{_SCORE}:score", *arguments, seconds=self._seconds)
+        return await verify(f"{_SCORE}:score", *arguments, seconds=self._seconds, isolated=self._isolated)
 
     def validate(self) -> list[str]:
         """Check the first questions of each split: a seed gives the same question twice, no question is in two splits,
