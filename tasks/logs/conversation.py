@@ -8,13 +8,15 @@ exactly. The reward belongs to the last step, which is `done`.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import polars as pl
 
 from schemas.rows import Episode, Transition
 from tasks.environments.logged import FORMAT, NAME, Logged, action_text
-from tasks.logs.schema import LoggedMessage, LoggedRecord, check_record, tool_lines
+from tasks.logs.records import TOO_DEEP
+from tasks.logs.schema import LoggedMessage, LoggedRecord, Rejected, check_record, tool_lines
 from tasks.text.formats import Action, read_action
 
 _READ = {"messages", "traj", "tools", "task_id", "reward", "success"}
@@ -52,12 +54,29 @@ def read_conversation(
     Raises:
         Rejected: the record can't be used.
     """
-    checked = check_record(record if "tools" in record or not tools else {**record, "tools": list(tools)})
+    try:
+        return _convert(record, number, run, iteration, tools)
+    except RecursionError:
+        raise Rejected("too_deep", TOO_DEEP) from None
+    except UnicodeEncodeError:
+        raise Rejected("not_text", "a text holds half a surrogate pair, which is no character") from None
+    except ValueError as error:
+        raise Rejected("bad_field", f"a value can't be read: {error}") from error
+
+
+def _convert(
+    record: Any, number: int, run: str, iteration: int, tools: Sequence[Mapping[str, Any]]
+) -> Imported:
+    if isinstance(record, dict) and tools and "tools" not in record:
+        checked = check_record({**record, "tools": list(tools)})
+    else:
+        checked = check_record(record)
     raw = [_json(message) for message in record.get("messages", record.get("traj"))]
     success = checked.success if checked.success is not None else checked.reward >= 1.0
     episode_id = f"{run}/{iteration:05d}/{checked.split}/{number:07d}"
     task_id = str(number if checked.task_id is None else checked.task_id)
     version = checked.model or NAME
+    f"{task_id}{version}".encode()
     steps = _steps(checked.messages)
     seen = [_observation(checked, step.seen) for step in steps]
     seen[0] = _task(checked, steps[0].seen)
@@ -156,6 +175,7 @@ def _action(message: LoggedMessage) -> tuple[str, Action]:
     """An agent's message as the text of an action, and that text parsed."""
     calls = [(call.function.name, call.function.arguments) for call in message.tool_calls or ()]
     text = action_text(message.text, calls)
+    text.encode()  # arguments in JSON may spell half a surrogate pair
     read = read_action(text, FORMAT)
     said = bool(calls or message.text.strip())
     return text, Action(read.thought, read.action, said and read.valid and Logged().accepts(read.action))
@@ -174,5 +194,11 @@ def logged_messages(transitions: pl.LazyFrame, episode_id: str) -> list[dict[str
 
 
 def _json(value: Any) -> str:
-    # ijson gives fractions as Decimal.
-    return json.dumps(value, ensure_ascii=False, default=float)
+    text = json.dumps(value, ensure_ascii=False, default=plain)
+    text.encode()  # raises where it can't be stored
+    return text
+
+
+def plain(value: Any) -> float | str:
+    """A value that JSON does not know: ijson gives fractions as Decimal, Parquet holds dates and bytes."""
+    return float(value) if isinstance(value, Decimal) else str(value)

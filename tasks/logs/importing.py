@@ -21,8 +21,8 @@ from storage.files import sha256_file
 from storage.parquet.table_stream import TableStream
 from storage.store import Committed, Store
 from tasks.environments.logged import NAME
-from tasks.logs.conversation import read_conversation
-from tasks.logs.records import LogFormat, UnreadableLog, read_records
+from tasks.logs.conversation import plain, read_conversation
+from tasks.logs.records import BrokenRecord, LogFormat, UnreadableLog, read_records
 from tasks.logs.schema import Rejected, Tool
 from tasks.pipeline.commit import begin_run, commit_folder
 from tasks.pipeline.decision import is_import
@@ -183,14 +183,23 @@ HINT = "docs/logged.md says what a record is; --format what the file holds"
 
 
 def _reject(made: FingerprintInputs, path: Path, number: int, record: Any, reason: Rejected) -> Reject:
-    text = record if isinstance(record, str) else json.dumps(record, ensure_ascii=False, default=float)
+    try:
+        broken = isinstance(record, BrokenRecord)
+        shown = record.text if broken else json.dumps(record, ensure_ascii=False, default=plain)
+    except (RecursionError, ValueError) as error:
+        shown = f"a record that can't be shown ({type(error).__name__})"
     return Reject(
         run=made.run,
         iteration=made.iteration,
         status=reason.kind,
-        error=str(reason),
+        error=_storable(str(reason)),
         reject_id=f"{made.run}/{made.iteration:05d}/reject/{number:07d}",
         file=path.name,
         record=number,
-        excerpt=text[:EXCERPT].encode(errors="replace").decode(),
+        excerpt=_storable(shown[:EXCERPT]),
     )
+
+
+def _storable(text: str) -> str:
+    # A lone surrogate has no UTF-8.
+    return text.encode(errors="replace").decode()

@@ -5,14 +5,18 @@
 | openai-chat | one JSON array of records, or JSON objects one after another |
 | jsonl | one record per line; a broken line becomes a reject |
 | parquet | one record per row; `messages` as a list of structs or as JSON text |
+
+A record that can't be decoded comes as a BrokenRecord. Only a JSON array that breaks off ends the reading.
 """
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import ijson
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
@@ -24,8 +28,18 @@ class UnreadableLog(Exception):
     """A file can't be imported; the message names the file, the fault and the remedy."""
 
 
-class BrokenRecord(str):
-    """The text of a record that is not JSON."""
+DEEPEST = 200
+"""How many levels of a record in a JSON array are read."""
+TOO_DEEP = "it is nested too deep to be read"
+
+
+@dataclass(frozen=True)
+class BrokenRecord:
+    """A record that can't be decoded: the kind of fault, why, and its text."""
+
+    kind: str
+    reason: str
+    text: str
 
 
 def read_records(path: Path, how: LogFormat) -> Iterator[tuple[int, Any]]:
@@ -64,14 +78,30 @@ def _array(stream: BinaryIO, path: Path) -> Iterator[tuple[int, Any]]:
     stream.seek(0)
     number = -1
     try:
-        prefix = "item" if first == b"[" else ""
-        for number, record in enumerate(ijson.items(stream, prefix, multiple_values=True)):
+        for number, record in enumerate(_values(stream, 1 if first == b"[" else 0)):
             yield number, record
-    except ijson.JSONError as error:
+    except (ijson.JSONError, ValueError, ArithmeticError) as error:  # a number that Python can't hold, too
         raise UnreadableLog(
             f"{path}: is not valid JSON after record {number} ({' '.join(str(error).split())[:120]}); nothing is "
             "imported. With one record per line, --format jsonl rejects only the broken ones"
         ) from error
+
+
+def _values(stream: BinaryIO, base: int) -> Iterator[Any]:
+    """The values at a depth of a JSON stream, without what is nested deeper than DEEPEST. (`ijson.items` keeps a path
+    for each level, so its memory grows with the square of the depth.)"""
+    depth, too_deep, builder = 0, False, ijson.ObjectBuilder()
+    for event, value in ijson.basic_parse(stream, multiple_values=True):
+        begins, ends = event in ("start_map", "start_array"), event in ("end_map", "end_array")
+        level = depth - 1 if ends else depth
+        depth += begins - ends
+        if level - base >= DEEPEST:
+            too_deep = True
+        elif level >= base:
+            builder.event(event, value)
+        if level == base and not begins and event != "map_key":
+            yield BrokenRecord("too_deep", TOO_DEEP, "") if too_deep else builder.value
+            too_deep, builder = False, ijson.ObjectBuilder()
 
 
 def _lines(stream: BinaryIO, path: Path) -> Iterator[tuple[int, Any]]:
@@ -81,19 +111,38 @@ def _lines(stream: BinaryIO, path: Path) -> Iterator[tuple[int, Any]]:
         try:
             yield number, json.loads(line)
         except ValueError:  # UnicodeDecodeError is one
-            yield number, BrokenRecord(line.decode(errors="replace"))
+            yield number, BrokenRecord("not_json", "the line is not JSON", line.decode(errors="replace"))
+        except RecursionError:
+            yield number, BrokenRecord("too_deep", TOO_DEEP, line.decode(errors="replace"))
 
 
 def _parquet(path: Path) -> Iterator[Any]:
     try:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS):
-                for row in batch.to_pylist():
-                    yield {
-                        name: _parquet_value(name, value) for name, value in row.items() if value is not None
-                    }
+                for row in _rows(batch):
+                    yield (
+                        row
+                        if isinstance(row, BrokenRecord)
+                        else {
+                            name: _parquet_value(name, value)
+                            for name, value in row.items()
+                            if value is not None
+                        }
+                    )
     except ArrowException as error:
         raise UnreadableLog(f"{path}: is not a readable Parquet file ({error})") from error
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | BrokenRecord]:
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError as error:
+        if batch.num_rows > 1:
+            for number in range(batch.num_rows):
+                yield from _rows(batch.slice(number, 1))
+        else:
+            yield BrokenRecord("not_text", f"a text is not UTF-8 ({error.reason})", "")
 
 
 def _parquet_value(name: str, value: Any) -> Any:
@@ -101,7 +150,7 @@ def _parquet_value(name: str, value: Any) -> Any:
     if isinstance(value, str) and name in ("messages", "traj", "tools"):
         try:
             return json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return value  # the record will be rejected for it
     return _without_nulls(value)
 

@@ -58,10 +58,15 @@ class LoggedMessage(_Open):
         return self.content or ""
 
 
+class _Parameters(_Open):
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+
+
 class _ToolFunction(_Open):
     name: str
     description: str = ""
-    parameters: dict[str, Any] = {}
+    parameters: _Parameters = _Parameters()
 
 
 class Tool(_Open):
@@ -72,10 +77,13 @@ class Tool(_Open):
     @property
     def line(self) -> str:
         """The tool on one line: name, names and types of its parameters (? marks an optional one), and description."""
-        required = self.function.parameters.get("required", [])
+        offered = self.function.parameters
+        types = {
+            name: kind.get("type", "any") if isinstance(kind, dict) else "any"
+            for name, kind in offered.properties.items()
+        }
         parameters = ", ".join(
-            f"{name}{'' if name in required else '?'}: {kind.get('type', 'any') if isinstance(kind, dict) else 'any'}"
-            for name, kind in self.function.parameters.get("properties", {}).items()
+            f"{name}{'' if name in offered.required else '?'}: {kind}" for name, kind in types.items()
         )
         return f"- {self.function.name}({parameters}): {' '.join(self.function.description.split())}"
 
@@ -99,7 +107,7 @@ def check_record(record: Any) -> LoggedRecord:
         Rejected: the record is not valid; the reason names the field.
     """
     if isinstance(record, BrokenRecord):
-        raise Rejected("not_json", "the line is not JSON")
+        raise Rejected(record.kind, record.reason)
     if not isinstance(record, dict):
         raise Rejected("not_a_record", f"a record is a JSON object, this is {type(record).__name__}")
     if "messages" not in record and "traj" in record:

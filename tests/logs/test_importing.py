@@ -1,10 +1,13 @@
 """Logged conversations as episodes and transitions: exact, once, whole or not at all, in constant memory."""
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from storage.sql.views import connect
@@ -149,6 +152,90 @@ def test_rejects_are_a_table_beside_the_episodes(store: Store, tmp_path: Path) -
                                           (4, "not_json", path.name)]  # fmt: skip
     assert found[0][3].startswith('{"reward"')
     assert verify(store) == []
+
+
+def offering(**parameters: object) -> Record:
+    """A record that offers a tool with these parameters."""
+    return conversation(0, tools=[{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+
+
+def said(content: str) -> Record:
+    return {"reward": 1, "messages": [{"role": "assistant", "content": content}]}
+
+
+BAD = {
+    "5": "not_a_record",
+    "null": "not_a_record",
+    '"tools"': "not_a_record",
+    "[]": "not_a_record",
+    json.dumps(offering(properties=[])): "bad_field",
+    json.dumps(offering(properties=None)): "bad_field",
+    json.dumps(offering(properties={"a": {}}, required=5)): "bad_field",
+    json.dumps(conversation(0, tools=5)): "bad_field",
+    json.dumps(conversation(0))[:-1] + ', "other": ' + "[" * 100_000 + "]" * 100_000 + "}": "too_deep",
+    json.dumps(conversation(0))[:-1] + ', "reward": 1e999}': "bad_reward",
+    json.dumps(conversation(0, reward=10**400)): "bad_reward",
+    '{"traj": 5, "messages": null, "reward": 1}': "bad_messages",
+    '{"messages": [], "reward": 1}': "no_agent_step",
+}
+
+
+@pytest.mark.parametrize("how", ["jsonl", "openai-chat"])
+@pytest.mark.parametrize("tools", [[], TOOLS])
+def test_every_bad_record_is_a_row_of_rejects(
+    store: Store, tmp_path: Path, how: LogFormat, tools: list[Record]
+) -> None:
+    good = json.dumps(conversation(0))
+    lines = [good, *BAD, good]
+    path = tmp_path / "log"
+    path.write_text("\n".join(lines) if how == "jsonl" else f"[{','.join(lines)}]")
+    done = imported(store, path, how, tools=tools)
+    assert done.episodes == 2
+    found = connect(store).sql("select record, status from rejects order by record").fetchall()
+    assert found == list(enumerate(BAD.values(), start=1))
+
+
+def test_a_lone_surrogate_is_a_row_of_rejects(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    bad = [conversation(0, task_id="\ud83d"), conversation(0, other="\ud83d"), said("\ud83d")]
+    called = {"role": "assistant", "content": None, "tool_calls": [call("1", "f", a="\ud83d")]}
+    bad.append({"reward": 1, "messages": [called]})
+    path.write_text("\n".join(json.dumps(record) for record in [conversation(0), *bad]))
+    assert imported(store, path, "jsonl").rejects == {"not_text": 4}
+
+
+def test_a_line_of_json_that_python_can_not_hold_is_a_row_of_rejects(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    digits = json.dumps(conversation(0))[:-1] + ', "other": ' + "1" * 5000 + "}"
+    path.write_text("\n".join([json.dumps(conversation(0)), "[" * 100_000, digits]))
+    assert imported(store, path, "jsonl").rejects == {"not_json": 1, "too_deep": 1}
+    path.write_text(f"[{digits}]")
+    with pytest.raises(UnreadableLog, match="jsonl rejects only the broken ones"):
+        imported(store, path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['Action: {"name": "f", "arguments": ' + '{"a":' * 50_000, 'Action: {"name": ' + "1" * 5000 + "}"],
+)
+def test_an_action_that_can_not_be_read_harms_no_other_record(
+    store: Store, tmp_path: Path, content: str
+) -> None:
+    path = write_json(tmp_path / "log.json", [conversation(0), said(content)])
+    done = imported(store, path)
+    assert done.episodes + sum(done.rejects.values()) == 2
+
+
+def test_a_row_of_parquet_that_is_no_text_is_a_row_of_rejects(store: Store, tmp_path: Path) -> None:
+    rows = [json.dumps(conversation(0)["messages"]).encode()] * 2
+    texts = pa.array([*rows, b"\xff"], pa.binary()).view(pa.string())
+    dates = pa.array([datetime.date(2026, 1, 1)] * 3)
+    table = pa.table({"messages": texts, "reward": [1.0] * 3, "day": dates})
+    pq.write_table(table, tmp_path / "log.parquet")
+    done = imported(store, tmp_path / "log.parquet", "parquet")
+    assert (done.episodes, done.rejects) == (2, {"not_text": 1})
+    kept = done.committed.scan("episodes").collect()["record_fields"]
+    assert kept.to_list() == ['{"day": "2026-01-01"}'] * 2
 
 
 def test_the_same_file_twice_adds_nothing_and_another_one_goes_to_the_next_iteration(
