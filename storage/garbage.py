@@ -13,7 +13,7 @@ from storage.committed import StoreError, read_manifest
 from storage.folders import folders
 from storage.store import Store
 
-_UNFINISHED = re.compile(r"(?P<stage>.+)-(?P<iteration>\d{5})-(?P<folder>[^.]+)\.(journal|pt)")
+_UNFINISHED = re.compile(r"(?P<stage>[a-z]+(-[a-z]+)*)-(?P<iteration>\d{5})-(?P<folder>[^.]+)\.(journal|pt)")
 
 
 @dataclass(frozen=True)

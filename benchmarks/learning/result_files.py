@@ -122,9 +122,11 @@ def commit() -> str:
 
 def configuration_digest(config: Config) -> str:
     """sha256 (12 hex) of all that determines a run but its name, its seed, how the trainer computes, and the type of
-    weights, which follows the machine."""
-    content = config.model_dump(mode="json", exclude={"run", "seed", "trainer", "pools"})
-    content["environment"]["options"].pop("seed", None)
-    content["warm_start"].pop("file")
-    content["model"].pop("dtype")
+    weights, which follows the machine. Fields with their defaults do not count, so that a new one changes nothing."""
+    content = config.model_dump(
+        mode="json", exclude={"run", "seed", "trainer", "pools"}, exclude_defaults=True
+    )
+    for section, name in (("warm_start", "file"), ("model", "dtype")):
+        content.get(section, {}).pop(name, None)
+    content["environment"].get("options", {}).pop("seed", None)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]

@@ -85,14 +85,14 @@ def test_a_killed_training_goes_on_with_the_old_probabilities_and_plays_nothing_
     config = arms(trainer={"checkpoint_steps": 1})
     take_step, taken = trainer.take_step, list[int]()
 
-    def dies_at_the_second(*arguments: Any) -> Any:
+    def dies_at_the_second(*arguments: Any, **more: Any) -> Any:
         if arguments[3] == 1:
             raise TrainingError("killed")
-        return take_step(*arguments)
+        return take_step(*arguments, **more)
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **more: Any) -> Any:
         taken.append(arguments[3])
-        return take_step(*arguments)
+        return take_step(*arguments, **more)
 
     monkeypatch.setattr(trainer, "take_step", dies_at_the_second)
     with pytest.raises(StageFailed, match="killed"):

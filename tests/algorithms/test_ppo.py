@@ -55,7 +55,7 @@ def test_advantages_are_the_gae_of_the_values_and_the_head_goes_from_stage_to_st
 
     take_step = trainer.take_step
 
-    def dies(*arguments: Any) -> Any:
+    def dies(*arguments: Any, **more: Any) -> Any:
         raise TrainingError("killed")
 
     monkeypatch.setattr(trainer, "take_step", dies)

@@ -17,7 +17,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def test_the_run_holds_what_it_says(store: Store) -> None:
-    with connect(store) as database:
+    with connect(store, unsafe=True) as database:
         episodes = "select count(*), sum(steps), max(steps) from episodes"
         assert database.sql(episodes).fetchall() == [(5 * 4, 500, 30)]
         joined = "from priorities p join transitions t using (transition_id)"

@@ -153,7 +153,8 @@ def test_a_game_that_does_not_repeat_itself_is_a_fault(game: type[TextArena], sa
     ("section", "named"),
     [
         ({"name": "chess"}, "environment.name: 'chess' is unknown"),
-        ({"name": "nowhere.at_all:Thing"}, "can't be imported"),
+        ({"name": "nowhere.at_all:Thing"}, "--allow-import nowhere"),
+        ({"name": "tests.nowhere:Thing"}, "can't be imported"),
         ({"options": {"game": "NoSuchGame-v0"}}, "no game 'NoSuchGame-v0'"),
         ({"options": {"colour": "red"}}, "colour"),
     ],

@@ -199,9 +199,10 @@ def test_a_lone_surrogate_is_a_row_of_rejects(store: Store, tmp_path: Path) -> N
     path = tmp_path / "log.jsonl"
     bad = [conversation(0, task_id="\ud83d"), conversation(0, other="\ud83d"), said("\ud83d")]
     called = {"role": "assistant", "content": None, "tool_calls": [call("1", "f", a="\ud83d")]}
-    bad.append({"reward": 1, "messages": [called]})
-    path.write_text("\n".join(json.dumps(record) for record in [conversation(0), *bad]))
-    assert imported(store, path, "jsonl").rejects == {"not_text": 4}
+    inner = {"reward": 1, "messages": [called]}  # in JSON of its own, whose reader replaces it
+    path.write_text("\n".join(json.dumps(record) for record in [conversation(0), *bad, inner]))
+    done = imported(store, path, "jsonl")
+    assert done.rejects == {"not_text": 3} and done.episodes == 2
 
 
 def test_a_line_of_json_that_python_can_not_hold_is_a_row_of_rejects(store: Store, tmp_path: Path) -> None:

@@ -132,8 +132,9 @@ def test_a_person_can_watch_an_episode(asked: Callable[..., Config], tmp_path: P
     from tasks.export.policy import Policy
 
     policy = Policy(asked(), 0, None)
-    result = asyncio.run(play(policy, "asked/train/0", cache_dir=tmp_path))
-    assert result.episode.status in ("ok", "speaker_error")
+    shown: list[str] = []
+    episode = asyncio.run(play(policy, "asked/train/0", cache_dir=tmp_path, show=shown.append))
+    assert episode.status in ("ok", "speaker_error") and shown
 
 
 @pytest.mark.parametrize(
