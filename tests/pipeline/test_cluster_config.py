@@ -28,9 +28,10 @@ def shrunk(**changes: object) -> Config:
             "revision": None,
             "device": "cpu",
         },
-        "rollout": {"episodes": 3, "max_steps": 3},
-        "replay": {"transitions": 6},
-        "improvement": {**config.improvement.model_dump(), "states": 4},
+        "rollout": {"episodes": 4, "max_steps": 4},
+        "replay": {"transitions": 12},
+        # The small model repeats a number in most of them, and that is not distilled.
+        "improvement": {**config.improvement.model_dump(), "states": 12},
         "evaluation": {"episodes": 2},
         **changes,
     }
