@@ -123,8 +123,8 @@ def test_one_sweep_of_backups_ranks_actions_and_shuffled_labels_do_not(
         )
         swept[variant] = asyncio.run(one).figures[0]
     learned, control = swept["nlac"], swept["shuffled"]
-    assert (learned.rank or 0) >= 0.62 > (control.rank or 0), swept
-    assert (learned.next_cell or 0) >= 0.7 and (control.next_cell or 0) <= 0.5, swept
+    assert (learned.rank or 0) >= 0.68 and (control.rank or 0) < 0.62, swept
+    assert (learned.next_cell or 0) >= 0.8 and (control.next_cell or 0) <= 0.5, swept
 
 
 def test_variants_differ_from_the_shipped_configuration_in_what_they_are() -> None:
