@@ -113,7 +113,7 @@ def row(result: Result, runs: Runs) -> dict[str, float | str | None]:
 @app.command()
 def report(results: Results = RESULTS) -> None:
     """Table and checks of the results; ends non-zero where a bar is missed."""
-    found = [r for r in read_results(results) if r.figures]
+    found = [r for r in read_results(results, Result) if r.figures]
     runs = {(r.variant, r.seed): r for r in found}
     if found:
         title = f"SmolLM2-135M-Instruct in every role, {CELLS} cells"

@@ -16,7 +16,7 @@ def collected_steps(store: Store, run: str, iteration: int) -> int:
 
 
 def simulated_steps(store: Store, run: str, iteration: int) -> int:
-    """Steps played in place of predicted futures (algorithm self_distillation) in iterations 0..iteration.
+    """Steps played in place of predicted futures (algorithms self_distillation and nlrl) in iterations 0..iteration.
 
     Those that lead back to the state, where the episode's actions are played again, do not count, nor does a
     rollout that failed, of which nothing was recorded.

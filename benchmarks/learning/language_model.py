@@ -159,8 +159,8 @@ def report(
     here: Annotated[Path | None, typer.Option(help="further results, shown in the table alone")] = None,
 ) -> None:
     """Table, picture and checks of the results; ends non-zero where a bar is missed."""
-    found = read_results(results)
-    further = {f"{r.name} (here)": r for r in (read_results(here) if here else []) if r.figures}
+    found = read_results(results, Result)
+    further = {f"{r.name} (here)": r for r in (read_results(here, Result) if here else []) if r.figures}
     for cells, steps in STEPS.items():
         runs = of_length(found, cells)
         rows = {r.name: r for r in runs.values()} | {n: r for n, r in further.items() if r.cells == cells}

@@ -78,7 +78,7 @@ async def measuring(store: Store, config: Config, iteration: int | None) -> Asyn
 def _parameters(store: Store, config: Config, iteration: int) -> dict[str, Adapter | None]:
     policy = resolve_inputs(store, config, "evaluation", iteration).adapters["policy"]
     critic = policy
-    if algorithm_of(config).has_critic:
+    if algorithm_of(config).has_successor:
         critic = resolve_inputs(store, config, "critique", iteration).adapters["critic"]
     return {"policy": policy, "critic": critic, "refiner": critic}
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 from benchmarks.checks import processor
-from benchmarks.learning.measured_run import Figures
+from benchmarks.learning.measured_run import F, Figures
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT
 from storage.files import replace_text
@@ -41,60 +41,80 @@ class WalkFigures(Figures):
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class Result:
-    """One run.
+@dataclass(frozen=True, kw_only=True)
+class Record(Generic[F]):
+    """What every result holds.
 
     Attributes:
-        variant: of the algorithm.
-        cells: of the line.
-        seed: of the run.
         configuration: its digest, without the seed, so that it is the same for each seed.
         machine: processor, its cores and its flags, threads used, type of the weights.
         commit: of the program that wrote the file.
         date: of the last iteration.
         figures: by iteration.
-        games: whether each evaluation game of the last evaluated iteration was won, in their order; the games of all
-            runs of a seed are the same.
     """
 
-    variant: str
-    cells: int
-    seed: int
+    FIGURES: ClassVar[type[Figures]]
     configuration: str
     machine: dict[str, Any] = field(default_factory=dict)
     commit: str = ""
     date: str = ""
-    figures: list[WalkFigures] = field(default_factory=list)
-    games: list[bool] = field(default_factory=list)
+    figures: list[F] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         """Of the run and its file."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Result(Record[WalkFigures]):
+    """One run of a pretrained language model on the line walk.
+
+    Attributes:
+        variant: of the algorithm.
+        cells: of the line.
+        seed: of the run.
+        games: whether each evaluation game of the last evaluated iteration was won, in their order; the games of all
+            runs of a seed are the same.
+    """
+
+    FIGURES = WalkFigures
+    variant: str
+    cells: int
+    seed: int
+    games: list[bool] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
         return f"{self.variant}-{self.cells}-{self.seed}"
 
 
-def write_result(folder: Path, result: Result) -> Path:
+R = TypeVar("R", bound=Record[Any])
+
+
+def write_result(folder: Path, result: Record[Any]) -> Path:
     """Write a result, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.name}.json"
-    replace_text(path, json.dumps(asdict(result), indent=1) + "\n")
+    content = asdict(result)
+    figures = content.pop("figures")  # long, so they come last
+    replace_text(path, json.dumps({**content, "figures": figures}, indent=1) + "\n")
     return path
 
 
-def read_result(path: Path) -> Result:
-    """Read a result."""
+def read_result(path: Path, kind: type[R]) -> R:
+    """Read a result of this kind."""
     content = json.loads(path.read_text())
-    return Result(**{**content, "figures": [WalkFigures(**row) for row in content["figures"]]})
+    return kind(**{**content, "figures": [kind.FIGURES(**row) for row in content["figures"]]})
 
 
-def read_results(folder: Path) -> list[Result]:
+def read_results(folder: Path, kind: type[R]) -> list[R]:
     """All results of a folder, by name."""
-    return [read_result(path) for path in sorted(folder.glob("*.json"))]
+    return [read_result(path, kind) for path in sorted(folder.glob("*.json"))]
 
 
-def measured_here(result: Result, figures: Sequence[WalkFigures], games: Sequence[bool] = ()) -> Result:
-    """A result with these figures and games, as of this machine, program and day."""
+def measured_here(result: R, figures: Sequence[Figures], **more: Any) -> R:
+    """A result with these figures (and further fields), as of this machine, program and day."""
     flags, cores, name = processor()
     machine = {
         **result.machine,
@@ -103,30 +123,31 @@ def measured_here(result: Result, figures: Sequence[WalkFigures], games: Sequenc
         "flags": [flag for flag in FASTER if flag in flags],
         "threads": int(os.environ.get("OMP_NUM_THREADS", cores)),
     }
-    return replace(
-        result,
-        machine=machine,
-        commit=commit(),
-        date=date.today().isoformat(),
-        figures=[*figures],
-        games=[*games],
-    )
+    today = date.today().isoformat()
+    return replace(result, machine=machine, commit=commit(), date=today, figures=[*figures], **more)
 
 
 def commit() -> str:
-    """The program's commit, with -dirty where files differ from it; empty outside a checkout."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
-    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True)
-    return done.stdout.strip()
+    """The program's commit, with -dirty where files but results differ from it; empty outside a checkout."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=PROJECT_ROOT, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    differs = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/results")
+    return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if differs else "")
 
 
 def configuration_digest(config: Config) -> str:
-    """sha256 (12 hex) of all that determines a run but its name, its seed, how the trainer computes, and the type of
-    weights, which follows the machine. Fields with their defaults do not count, so that a new one changes nothing."""
+    """sha256 (12 hex) of all that determines a run but its name, its seed, how the trainer computes, where its files
+    lie, and the type of weights, which follows the machine. Fields with their defaults do not count, so that a new one
+    changes nothing."""
     content = config.model_dump(
         mode="json", exclude={"run", "seed", "trainer", "pools"}, exclude_defaults=True
     )
     for section, name in (("warm_start", "file"), ("model", "dtype")):
         content.get(section, {}).pop(name, None)
+    if Path(config.model.name).is_absolute():
+        content["model"].pop("name", None)
     content["environment"].get("options", {}).pop("seed", None)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]

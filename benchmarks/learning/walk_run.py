@@ -7,27 +7,21 @@ of the algorithm.
 """
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.learning.environment_steps import collected_steps
+from benchmarks.learning.environment_steps import collected_steps, simulated_steps
 from benchmarks.learning.improvement_signal import improvement_signal
 from benchmarks.learning.measured_run import Asked, Map, foresee, measuring, policy_table, stacked
-from benchmarks.learning.result_files import (
-    Result,
-    WalkFigures,
-    configuration_digest,
-    measured_here,
-    read_result,
-    write_result,
-)
+from benchmarks.learning.result_files import Result, WalkFigures, configuration_digest
+from benchmarks.learning.resumed_run import finished, go_on
 from schemas.config import Config
-from schemas.load import PROJECT_ROOT, load_config
+from schemas.load import PROJECT_ROOT, load_config, merge
 from storage.store import Store
 from tasks.algorithms import algorithm_of
 from tasks.datasets.line_walk import demonstrations
@@ -35,7 +29,7 @@ from tasks.environments.line_walk import LineWalk, measures
 from tasks.environments.line_walk.text import ACTIONS, mean_value, read_description
 from tasks.pipeline.ceiling import ceiling_config
 from tasks.pipeline.checks import check_config
-from tasks.pipeline.iterations import frozen_config, run_iteration, settle
+from tasks.pipeline.iterations import frozen_config, settle
 from tasks.pipeline.registry import stages_of
 
 PROOFS = PROJECT_ROOT / "configs" / "proofs"
@@ -57,6 +51,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ppo": {
         "algorithm": "ppo", "improvement": AT_ONCE, "policy": {"batch_rows": 32}, "rollout": {"exploration": 0.0},
     },
+    "sac": {"algorithm": "sac", "soft_q": {"discount": 0.8}},
+    "nlrl": {"algorithm": "nlrl", "improvement": {**AT_ONCE, "rounds": 1, "states": 24}},
     "refiner_alone": {"algorithm": "refiner_alone", "improvement": ALONE},
     "no_bootstrap": {"backup": {"draws": 0}},
     "shuffled": {"backup": {"shuffle_labels": True}},
@@ -95,14 +91,6 @@ ALL_ROLES = Experiment(
 )  # fmt: skip
 
 
-def changed(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with fields replaced; a mapping replaces only the fields it names."""
-    return {**content} | {
-        name: changed(content[name], value) if isinstance(value, Mapping) and content[name] else value
-        for name, value in changes.items()
-    }
-
-
 def configure(
     variant: str,
     cells: int,
@@ -122,7 +110,7 @@ def configure(
     own = {"run": f"{variant}-{cells}-{seed}", "seed": seed, "environment": {"options": {"seed": seed}}}
     content = load_config(experiment.config).model_dump()
     for part in (LONGER if cells == 15 else {}, own, experiment.variants[variant], changes or {}):
-        content = changed(content, part)
+        content = merge(content, part)
     return Config.model_validate(content)
 
 
@@ -151,7 +139,8 @@ async def measure(store: Store, config: Config, iteration: int, *, critic: bool)
     signal = improvement_signal(store, world, config.run, iteration)
     found = WalkFigures(
         iteration=iteration,
-        environment_steps=collected_steps(store, config.run, iteration),
+        environment_steps=collected_steps(store, config.run, iteration)
+        + simulated_steps(store, config.run, iteration),
         sampled_success=measures.success_probability(lines, tables, config.rollout.max_steps),
         optimal_states=measures.optimal_share(acted, exact),
         optimal_actions=float((acted * measures.optimal_actions(exact)).sum(axis=1).mean()),
@@ -224,22 +213,18 @@ async def run(
         config = ceiling_config(store, config, CEILING_ROWS)
     if variant in ONE_ITERATION:
         iterations = 1
-    result = Result(variant, cells, seed, configuration_digest(config), {"dtype": config.model.dtype})
-    figures = measured_before(store, config, result, results)
-    ranks = variant in ONE_ITERATION or algorithm_of(config).has_critic
-    while not figures or (len(figures) != iterations and figures[-1].environment_steps < steps):
-        iteration, began = len(figures), time.monotonic()
-        await run_iteration(store, config, iteration)
-        iterated = time.monotonic()
-        figures.append(await measure(store, config, iteration, critic=ranks))
-        write_result(results, measured_here(result, figures, games(store, config.run, iteration)))
-        told = " ".join(f"{k} {v:.3f}" for k, v in asdict(figures[-1]).items() if isinstance(v, float))
-        print(
-            f"{result.name} {iteration}: {figures[-1].environment_steps} steps, {told} "
-            f"({iterated - began:.0f} + {time.monotonic() - iterated:.0f} s)",
-            flush=True,
-        )
-    return measured_here(result, figures, games(store, config.run, len(figures) - 1))
+    begun = Result(
+        variant,
+        cells,
+        seed,
+        configuration=configuration_digest(config),
+        machine={"dtype": config.model.dtype},
+    )
+    ranks = variant in ONE_ITERATION or algorithm_of(config).has_successor
+    return await go_on(
+        store, config, begun, results, partial(measure, store, config, critic=ranks), steps=steps,
+        iterations=iterations, more=lambda iteration: {"games": games(store, config.run, iteration)},
+    )  # fmt: skip
 
 
 def demonstrated(store: Store, config: Config, rows: int) -> Config:
@@ -259,31 +244,6 @@ def games(store: Store, run: str, iteration: int) -> list[bool]:
         return []
     played = newest.scan("episodes").filter(split="eval").select("episode_id", "success").collect()
     return [won for _, won in sorted(played.rows(), key=lambda row: int(row[0].rpartition("/")[2]))]
-
-
-def measured_before(store: Store, config: Config, result: Result, results: Path) -> list[WalkFigures]:
-    """The figures of a run that was begun here; none where this store does not hold it.
-
-    Raises:
-        SystemExit: it was begun with another configuration.
-    """
-    begun, path = frozen_config(store, config.run, 0), results / f"{result.name}.json"
-    if begun is None:
-        return []
-    if configuration_digest(begun) != result.configuration:
-        raise SystemExit(
-            f"{store.root} holds run {config.run} with another configuration; give another --data, or remove "
-            f"{store.root / config.run}"
-        )
-    before = read_result(path) if path.exists() else result
-    if before.configuration != result.configuration:
-        return []
-    return before.figures[: len(finished(store, config.run))]
-
-
-def finished(store: Store, run: str) -> list[int]:
-    """The iterations that a run has ended."""
-    return [n for n in store.iterations(run) if store.current(run, n).state == "finished"]
 
 
 async def state_before_and_after(store: Store, seed: int, cells: int = 9) -> dict[str, Any]:

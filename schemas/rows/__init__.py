@@ -15,6 +15,7 @@ from schemas.rows.demonstrations import Demonstration, PastTurn, TriedAction
 from schemas.rows.evaluated import Evaluation, Retention
 from schemas.rows.improvement import Critique, DistilReason, Future, Refinement
 from schemas.rows.played import Episode, Reject, Transition
+from schemas.rows.soft_values import ActionValue, SampledAction, TdTarget
 from schemas.rows.targets import (
     BellmanTarget,
     BootstrapDraw,
@@ -27,6 +28,7 @@ from schemas.rows.training import TrainingRow, TrainingStep
 
 __all__ = [
     "TABLES",
+    "ActionValue",
     "Advantage",
     "BellmanTarget",
     "BootstrapDraw",
@@ -47,7 +49,9 @@ __all__ = [
     "ReplaySample",
     "Retention",
     "Row",
+    "SampledAction",
     "Split",
+    "TdTarget",
     "TrainingRow",
     "TrainingStep",
     "Transition",
@@ -60,5 +64,6 @@ TABLES: dict[str, type[Row]] = {
     for model in (
         Episode, Transition, Reject, ReplaySample, BellmanTarget, CorrectedTarget, TrainingRow, TrainingStep, Priority,
         Future, Critique, Refinement, Evaluation, Retention, Demonstration, Value, Advantage,
+        SampledAction, TdTarget, ActionValue,
     )
 }  # fmt: skip

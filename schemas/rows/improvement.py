@@ -32,7 +32,7 @@ class Critique(Row):
     TABLE: ClassVar[str] = "critiques"
     VERSION: ClassVar[int] = 3
     critique_id: str = Field(
-        description="sample_id/c/round; with algorithm nlql, sample_id/c/0/number of the action"
+        description="sample_id/c/round; with algorithms nlql and nlrl, sample_id/c/0/number of the action"
     )
     sample_id: str = Field(description="-> replay_samples")
     transition_id: str = Field(description="-> transitions (whose state s is acted in)")
@@ -44,9 +44,12 @@ class Critique(Row):
     thought: str = Field(description="its thought")
     action: str = Field(description="its environment action")
     optimal: bool | None = Field(
-        None, description="the verdict; NULL if it can't be parsed. Scored: yes_probability > 0.5"
+        None,
+        description="the verdict; NULL if it can't be parsed, and with algorithm nlrl. Scored: yes_probability > 0.5",
     )
-    critique: str = Field(description="why, and how to improve; empty with algorithm nlql")
+    critique: str = Field(
+        description="why, and how to improve; with algorithm nlrl, what the rollouts amount to; empty with nlql"
+    )
     yes_probability: float | None = Field(
         None, description="scored verdict: p(yes) / (p(yes) + p(no)); NULL for a written one"
     )

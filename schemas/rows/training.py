@@ -18,12 +18,14 @@ class TrainingRow(Row):
         "role's"
     )  # fmt: skip
     source_table: str = Field(
-        description="corrected_targets, refinements, transitions or demonstrations; chat_file: anchor.chat_file, which "
-        "is no table"
+        description="corrected_targets, refinements, transitions, td_targets, sampled_actions or demonstrations; "
+        "chat_file: anchor.chat_file, which is no table"
     )  # fmt: skip
     source_id: str = Field(description="id in that table; for chat_file, chat/number of the line")
     adapter_version: str = Field(description="adapter version this row helped to train")
-    weight: float = Field(description="importance weight on its loss")
+    weight: float = Field(
+        description="weight of its loss: the importance weight of a critic row, the soft weight of a sampled action"
+    )
     prompt_tokens: int = Field(description="tokens without loss")
     label_tokens: int = Field(description="tokens with loss")
     uses: int = Field(description="optimizer steps whose batch held the row")
@@ -45,14 +47,15 @@ class TrainingStep(Row):
     step: int = Field(description="0-based optimizer step of this stage")
     loss: float = Field(
         description="critic_loss + policy_loss + chat_loss + demonstration_loss + anchor.kl * anchor_kl (nats per "
-        "token)"
+        "token), and the value head's loss times its coefficient"
     )  # fmt: skip
     critic_loss: float | None = Field(
-        None, description="mean over critic rows of w * NLL; NULL without critic rows"
+        None,
+        description="mean over critic rows of w * NLL; NULL without such rows (algorithm sac: value_loss)",
     )
     policy_loss: float | None = Field(
         None,
-        description="mean over policy rows of NLL, or the clipped-ratio loss of sampled turns "
+        description="mean over policy rows of w * NLL, or the clipped-ratio loss of sampled turns "
         "(policy_gradient); NULL without policy rows",
     )
     chat_loss: float | None = Field(None, description="mean over chat rows of NLL; NULL without chat rows")
@@ -70,8 +73,9 @@ class TrainingStep(Row):
     label_tokens: int = Field(description="tokens with loss in the batch")
     tokens: int = Field(description="tokens of the batch's rows")
     value_loss: float | None = Field(
-        None, description="mean over sampled turns of the value head's clipped squared error / 2, in the loss times "
-        "policy_gradient.value_coefficient; NULL: no value head, or no sampled turn"
+        None, description="mean over the rows with a value to predict of w times the value head's (clipped) squared "
+        "error / 2. In the loss times policy_gradient.value_coefficient (algorithm ppo) or soft_q.value_coefficient "
+        "(sac); NULL: no such row"
     )  # fmt: skip
     clipped_share: float | None = Field(
         None, description="share of the sampled tokens whose ratio p_theta / p_old is clipped; NULL here and below: "

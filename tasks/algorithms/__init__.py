@@ -8,15 +8,17 @@ from schemas.load import ConfigError
 from tasks.algorithms.grpo import GRPO
 from tasks.algorithms.nlac import NLAC
 from tasks.algorithms.nlql import NLQL
+from tasks.algorithms.nlrl import NLRL
 from tasks.algorithms.ppo import PPO
 from tasks.algorithms.react import REACT
 from tasks.algorithms.refiner_alone import REFINER_ALONE
 from tasks.algorithms.rft import RFT
+from tasks.algorithms.sac import SAC
 from tasks.algorithms.self_distillation import SELF_DISTILLATION
 from tasks.runtime.algorithm import Algorithm
 
 ALGORITHMS: dict[str, Algorithm] = {
-    a.name: a for a in (NLAC, NLQL, SELF_DISTILLATION, REFINER_ALONE, RFT, GRPO, PPO, REACT)
+    a.name: a for a in (NLAC, NLQL, SAC, NLRL, SELF_DISTILLATION, REFINER_ALONE, RFT, GRPO, PPO, REACT)
 }
 
 

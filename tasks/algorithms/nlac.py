@@ -5,6 +5,7 @@ from tasks.improvement.futures import PREDICTED
 from tasks.improvement.refine import REFINED
 from tasks.improvement.verdicts import REASONED, check_verdicts
 from tasks.runtime.algorithm import Algorithm, Improvement
+from tasks.training.critic_rows import LABELS
 from tasks.training.policy_rows import REFINED_ACTIONS
 
 NLAC = Algorithm(
@@ -20,6 +21,7 @@ NLAC = Algorithm(
         "policy-distillation",
         "evaluation",
     ),
+    critic_rows=LABELS,
     improvement=Improvement(PREDICTED, REASONED, REFINED),
     policy_rows=REFINED_ACTIONS,
     checks=(check_verdicts,),

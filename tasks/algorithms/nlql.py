@@ -7,7 +7,7 @@ from schemas.config import Config
 from tasks.algorithms.nlac import NLAC
 from tasks.engines.backends import EngineConfigError, declared_capabilities
 from tasks.environments.base import Environment
-from tasks.improvement.best_of_n import BEST_OF_N
+from tasks.improvement.best_of_n import BEST_OF_N, check_actions
 from tasks.improvement.futures import PREDICTED
 from tasks.improvement.verdicts import SCORED
 from tasks.runtime.algorithm import Algorithm, Improvement
@@ -27,16 +27,12 @@ def _evaluator_scores(config: Config, environment: Environment) -> Iterator[str]
         )
 
 
-def _actions_are_sampled(config: Config, environment: Environment) -> Iterator[str]:
-    if config.improvement.action == "replayed":
-        yield f"improvement.action: algorithm {config.algorithm} samples its actions; set it to fresh"
-
-
 NLQL = Algorithm(
     name="nlql",
     summary="`improvement.actions` actions, k predicted futures each, scored verdicts, the best of them",
     stages=NLAC.stages,
+    critic_rows=NLAC.critic_rows,
     improvement=Improvement(PREDICTED, SCORED, BEST_OF_N),
     policy_rows=REFINED_ACTIONS,
-    checks=(_evaluator_scores, _actions_are_sampled),
+    checks=(_evaluator_scores, check_actions),
 )

@@ -12,7 +12,8 @@ from tasks.runtime.algorithm import Algorithm, Improvement
 from tasks.training.policy_rows import REFINED_ACTIONS
 
 
-def _replayable(config: Config, environment: Environment) -> Iterator[str]:
+def check_replayable(config: Config, environment: Environment) -> Iterator[str]:
+    """Whether episodes can be played on from a state."""
     if not environment.replayable:
         yield (
             f"algorithm: {config.algorithm} plays episodes on from a state, and {environment.name} is not "
@@ -26,5 +27,5 @@ SELF_DISTILLATION = Algorithm(
     stages=("rollout", "replay-draw", "critique", "refinement", "policy-distillation", "evaluation"),
     improvement=Improvement(PLAYED, REASONED, REFINED),
     policy_rows=REFINED_ACTIONS,
-    checks=(_replayable, check_verdicts),
+    checks=(check_replayable, check_verdicts),
 )

@@ -8,7 +8,7 @@ import asyncio
 from schemas.rows import Future
 from storage.history import State
 from tasks.datasets.drawn_transitions import DrawnTransition
-from tasks.environments.base import EpisodeFailed, Step, Task
+from tasks.environments.base import Environment, EpisodeFailed, Step, Task, closing
 from tasks.foreign_json import whole_text
 from tasks.improvement.critique import Candidate
 from tasks.roles.policy import UNIFORM, sample_action
@@ -40,7 +40,8 @@ async def _play_future(
 ) -> Future:
     row = _future(ctx, critique_id, number)
     try:
-        return await _play_on(ctx, task, state, candidate.text, candidate.parsed.action, row)
+        async with closing(ctx.new_environment(row.future_id)) as environment:
+            return await _play_on(ctx, environment, task, state, candidate.text, candidate.parsed.action, row)
     except EpisodeFailed as failure:
         return row.model_copy(update={"status": failure.status, "error": str(failure)})
 
@@ -61,10 +62,10 @@ def _future(ctx: StageContext, critique_id: str, number: int) -> Future:
 
 
 async def _play_on(
-    ctx: StageContext, task: Task, state: State, text: str, action: str, row: Future
+    ctx: StageContext, environment: Environment, task: Task, state: State, text: str, action: str, row: Future
 ) -> Future:
     uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=False)
-    environment, form = ctx.new_environment(row.future_id), ctx.environment.action_format
+    form = ctx.environment.action_format
     seen = whole_text(await environment.reset(task))
     for turn in state.turns:
         seen = (await environment.step(read_action(turn.text, form).action)).observation

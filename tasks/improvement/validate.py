@@ -1,12 +1,36 @@
-"""A proposed action as a row of table refinements, and whether the environment accepts it."""
+"""Whether the environment accepts an action, and a proposed one as a row of table refinements."""
 
 from typing import Literal
 
 from schemas.rows import Critique, Refinement
 from storage.history import State
-from tasks.environments.base import EpisodeFailed, Task, would_accept
+from tasks.environments.base import EpisodeFailed, Task, closing, would_accept
 from tasks.runtime.context import StageContext
 from tasks.text.formats import Action, label_thought, read_action
+
+
+async def accepted(
+    ctx: StageContext, state: State, task: Task, action: Action, key: str
+) -> tuple[str, str | None]:
+    """Status and fault of an action: ok, invalid_action, or why the environment can't tell.
+
+    Args:
+        ctx: the stage's context.
+        state: s.
+        task: the task that s belongs to.
+        action: as it was read.
+        key: of what the environment model says meanwhile.
+    """
+    if not action.valid:
+        return "invalid_action", "no whole action in its format"
+    form = ctx.environment.action_format
+    past = [read_action(turn.text, form).action for turn in state.turns]
+    try:
+        async with closing(ctx.new_environment(key)) as environment:
+            valid = await would_accept(environment, task, past, state.observation, action.action)
+    except EpisodeFailed as failure:
+        return failure.status, str(failure)
+    return ("ok", None) if valid else ("invalid_action", "the environment does not accept the action")
 
 
 async def make_proposal(
@@ -34,23 +58,13 @@ async def make_proposal(
         action: the same, read.
         answers_to: the critique it answers, where that is another one.
     """
-    form = ctx.environment.action_format
-    past = [read_action(turn.text, form).action for turn in state.turns]
     proposal_id = f"{critique.sample_id}/r/{round_}"
-    status, fault = "invalid_action", "no whole action in its format"
-    valid = action.valid
-    if valid:
-        fault = "the environment does not accept the action"
-        try:
-            environment = ctx.new_environment(proposal_id)
-            valid = await would_accept(environment, task, past, state.observation, action.action)
-        except EpisodeFailed as failure:
-            valid, status, fault = False, failure.status, str(failure)
+    status, fault = await accepted(ctx, state, task, action, proposal_id)
     return Refinement(
         run=ctx.config.run,
         iteration=ctx.iteration,
-        status="ok" if valid else status,
-        error=None if valid else fault,
+        status=status,
+        error=fault,
         refinement_id=proposal_id,
         critique_id=answers_to or critique.critique_id,
         sample_id=critique.sample_id,
@@ -61,7 +75,7 @@ async def make_proposal(
         thought_before=action.thought,
         thought=label_thought(action.thought, ctx.config.roles.policy.line_limit),
         action=action.action,
-        valid=valid,
+        valid=status == "ok",
         changed=action.action != critique.action,
         distil=False,
     )

@@ -19,7 +19,8 @@ from transformers import PreTrainedModel
 from schemas.config import ModelSection
 from tasks.training.data import Encoded
 from tasks.training.loss import autocast, label_states, targets
-from tasks.training.model import load_trainable
+from tasks.training.model import device_of, load_trainable
+from tasks.training.sharding import shard_layers
 from tasks.training.trainable import Trainable, target_tensors
 from tasks.training.vocabulary_losses import VocabularyLosses, in_chunks
 
@@ -62,7 +63,10 @@ def make_anchor(
         return None
     changed = trainable.without_adapter
     if changed is None:
-        frozen = load_trainable(section, to).requires_grad_(False)
+        together = trainable.processes if trainable.sharded else None
+        frozen = load_trainable(section, to, together).requires_grad_(False)
+        if together:
+            shard_layers(frozen, device_of(section), together)
         return Anchor(coefficient, rows, lambda: nullcontext(frozen))
     if to is not None:
         changed = partial(_holding, trainable.tensors, target_tensors(trainable, section, to))

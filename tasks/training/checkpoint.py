@@ -55,7 +55,7 @@ class Checkpoint:
         if self.path is None or not self.path.is_file():
             return False
         try:
-            saved = torch.load(self.path, map_location="cpu", weights_only=True)
+            saved = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
             self.steps = [StepRecord(**record) for record in saved["steps"]]
             self.scores = saved["scores"]
             _put(self.trainable.parameters, saved["parameters"])

@@ -14,11 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from tasks.training.data import Encoded
 from tasks.training.job import PolicyGradient
-from tasks.training.value_head import prompt_values, value_losses
 
 MEASURES = ("clipped", "old_kl")  # sums over tokens that `ClippedRatio.losses` takes
 # Beyond it exp overflows in float32, and where the ratio is clipped 0 * inf would be the gradient.
@@ -96,23 +94,6 @@ class ClippedRatio:
         assert row.sampled is not None
         both = zip(self.old[row.row_id], row.sampled.logprobs, strict=True)
         return [ours - theirs for ours, theirs in both]
-
-    def value_loss(self, head: nn.Linear, states: torch.Tensor, rows: Sequence[Encoded]) -> torch.Tensor:
-        """The sum of the value head's losses over the sampled turns, a float32 scalar.
-
-        Args:
-            head: the value head.
-            states: hidden states where a label token is predicted, row after row, [N, H].
-            rows: R rows.
-        """
-        values = prompt_values(head, states, rows)
-        turns = [(n, row.sampled) for n, row in enumerate(rows) if row.sampled is not None]
-        old, returns = (
-            torch.tensor([getattr(turn, name) for _, turn in turns], device=values.device)
-            for name in ("value", "return_estimate")
-        )
-        clip = self.settings.section.value_clip
-        return value_losses(values[[n for n, _ in turns]], old, returns, clip).sum()
 
     def coefficients(self, batch: Sequence[Encoded]) -> dict[str, float]:
         """The factor of each sampled row's mean token loss in the batch's loss, by the normalisation.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import exp, fsum
 from typing import TYPE_CHECKING
 
-from tasks.datasets.example import Example, RowRole, Sampled
+from tasks.datasets.example import Example, RowRole, Sampled, ValueTarget
 from tasks.training.records import TrainingError
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ Distribution = tuple[tuple[int, ...], tuple[float, ...]]
 @dataclass(frozen=True)
 class Encoded:
     """An example as token ids. `label_ids` are the tokens of the hidden chain of thought, if there is one, of the
-    segments, and the end of turn; of a sampled turn, what was sampled, as one segment."""
+    segments, and the end of turn; of a sampled turn, what was sampled, as one segment; of a row that trains a value
+    alone, the end of turn, which has no loss."""
 
     row_id: str
     role: RowRole
@@ -33,6 +34,12 @@ class Encoded:
     weight: float
     targets: tuple[Distribution, ...]  # what each label token's loss is taken against
     sampled: Sampled | None = None
+    value: ValueTarget | None = None
+
+    @property
+    def has_label(self) -> bool:
+        """Whether its label has a loss; else it trains a value alone."""
+        return self.value is None or self.sampled is not None
 
     @property
     def tokens(self) -> int:
@@ -80,6 +87,7 @@ def encode(example: Example, chat: "ChatTokenizer", context_length: int) -> Enco
         weight=example.weight,
         targets=tuple(targets),
         sampled=sampled,
+        value=example.value,
     )
 
 

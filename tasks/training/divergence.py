@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from tasks.training.processes import whole
+from tasks.training.processes import to_write, whole
 from tasks.training.records import StepRecord, TrainingError
 
 STEPS = 3  # that a loss must stay too high
@@ -33,13 +33,13 @@ def refuse_divergence(steps: Sequence[StepRecord], vocabulary: int) -> None:
 
 
 def _worst(step: StepRecord) -> float:
-    """The highest mean loss of a role (nats per token)."""
+    """The highest mean loss of a role (nats per token); 0 where no row has a label."""
     losses = (step.critic_loss, step.policy_loss, step.chat_loss, step.demonstration_loss)
-    return max(loss for loss in losses if loss is not None)
+    return max((loss for loss in losses if loss is not None), default=0.0)
 
 
 def finite(tensors: Mapping[str, torch.Tensor], after: str) -> dict[str, torch.Tensor]:
-    """Tensors with all their shards, in host memory, to be written. Every process must call this.
+    """Tensors with all their shards, in the host memory of the process that writes. Every process must call this.
 
     Args:
         tensors: by name.
@@ -48,8 +48,10 @@ def finite(tensors: Mapping[str, torch.Tensor], after: str) -> dict[str, torch.T
     Raises:
         TrainingError: one has a value that is not finite.
     """
-    content = {name: whole(tensor) for name, tensor in tensors.items()}
-    for name, tensor in content.items():
-        if not torch.isfinite(tensor).all():
+    content = {}
+    for name, tensor in tensors.items():
+        together = whole(tensor)
+        if not torch.isfinite(together).all():
             raise TrainingError(f"{after}: {name} is not finite; {_REMEDY}")
+        content[name] = to_write(together)
     return content

@@ -8,14 +8,14 @@ from statistics import fmean
 from typing import Literal
 
 from schemas.config import FineTuningSection, TrainingSection
-from schemas.rows import CorrectedTarget, Refinement, TrainingRow, TrainingStep
+from schemas.rows import Row, TrainingRow, TrainingStep
 from tasks.datasets.chats import general_chat
 from tasks.datasets.demonstrations import rehearsed_examples
 from tasks.datasets.example import Example
 from tasks.lean_imports import lean_transformers
 from tasks.runtime.context import StageContext
 from tasks.runtime.stage import StageFailed
-from tasks.training.job import MixedRows, PolicyGradient, Rows, Start, TrainingJob
+from tasks.training.job import MixedRows, PolicyGradient, Rows, Start, TrainingJob, ValueLoss
 from tasks.training.launch import train_in_processes
 from tasks.training.records import StepRecord, TrainingError, TrainingResult
 
@@ -52,7 +52,7 @@ async def fine_tune(
 
     Args:
         ctx: the stage's context; its inputs hold adapters "start" and "target", "anchor" if the KL anchor ties to
-            one, and the file "optimizer" if carried.
+            one, and the files "optimizer", "value_head" and "target_value_head" if carried.
         section: training section of the configuration, which also names the adapter's kind.
         main: the stage's own rows.
         other: rows of the other role, mixed in by the section's share. General chat and rehearsed demonstrations are
@@ -71,7 +71,7 @@ async def fine_tune(
     mix = ctx.algorithm.mix(ctx.config, section)
     start, target = ctx.inputs.adapters["start"], ctx.inputs.adapters["target"]
     anchor = ctx.inputs.adapters.get("anchor")
-    carried, head = ctx.inputs.files.get("optimizer"), ctx.inputs.files.get("value_head")
+    carried = {name: made.path / f"{name}.pt" for name, made in ctx.inputs.files.items()}
     training: FineTuningSection = getattr(ctx.config, section)
     most_steps = training.epochs * len(main.examples)  # a batch has at least one of the stage's own rows
     chat = general_chat(ctx.config.anchor, training.batch_rows, most_steps, ctx.roles.seed("chat"))
@@ -85,7 +85,7 @@ async def fine_tune(
     def on_step(record: StepRecord, total: int) -> None:
         if record.step == 0:
             ctx.progress.begin(total, "steps")
-        ctx.progress.advance()
+        ctx.progress.advance(loss=record.loss)
         ctx.log.info("step %d/%d loss %.4f", record.step + 1, total, record.loss)
 
     job = TrainingJob(
@@ -99,9 +99,8 @@ async def fine_tune(
         start=Start(
             parameters=start.path if start else None,
             target=target.path if target else None,
-            optimizer=carried.path / "optimizer.pt" if carried else None,
-            value_head=head.path / "value_head.pt" if head else None,
             anchor=anchor.path if anchor else None,
+            **carried,
         ),
         tau=ctx.config.target.tau if moves_target else None,
         lr_scale=training.lr_scale(ctx.iteration),
@@ -113,8 +112,8 @@ async def fine_tune(
         policy_gradient=PolicyGradient(
             ctx.config.policy_gradient,
             ctx.config.roles.policy.max_tokens * ctx.config.rollout.max_steps,
-            ctx.algorithm.has_values and section == "policy",
         ),
+        value_loss=_value_loss(ctx, section),
     )
 
     def run() -> TrainingResult:
@@ -190,15 +189,24 @@ async def fine_tune(
     return Trained(result, rows, steps, metrics)
 
 
+def _value_loss(ctx: StageContext, section: Literal["critic", "policy", "warm_start"]) -> ValueLoss | None:
+    """The loss of the value head that stands on the parameters in training, where there is one."""
+    if ctx.algorithm.has_values and section == "policy":
+        settings = ctx.config.policy_gradient
+        return ValueLoss(settings.value_coefficient, settings.value_clip)
+    on_critic = section == "critic" or (section == "policy" and ctx.config.parameters == "shared")
+    if ctx.algorithm.has_action_values and on_critic:
+        return ValueLoss(ctx.config.soft_q.value_coefficient)
+    return None
+
+
 def _mean_of(steps: Sequence[TrainingStep], name: str) -> float | None:
     """The mean of a measure over the steps that have it."""
     values = [value for step in steps if (value := getattr(step, name)) is not None]
     return fmean(values) if values else None
 
 
-def nothing_to_train(
-    what: str, rows: Sequence[CorrectedTarget] | Sequence[Refinement], remedy: str = ""
-) -> StageFailed:
+def nothing_to_train(what: str, rows: Sequence[Row], remedy: str = "") -> StageFailed:
     """The error of a stage without a valid row: the number of rows by status, and the first row's error.
 
     Args:

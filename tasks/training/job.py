@@ -44,6 +44,7 @@ class Start:
     optimizer: Path | None = None  # optimizer state; None: a fresh one
     anchor: Path | None = None  # what the KL anchor ties to, as `parameters`
     value_head: Path | None = None  # its file; None: a new one, where there is one at all
+    target_value_head: Path | None = None  # that of the target; None: the one started from
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,15 @@ class PolicyGradient:
 
     section: PolicyGradientSection = field(default_factory=PolicyGradientSection)
     budget: int = 1  # tokens that an episode may have (normalisation dr_grpo)
-    has_values: bool = False  # whether a value head trains beside the policy; left as `value_head.pt`
+
+
+@dataclass(frozen=True)
+class ValueLoss:
+    """The loss of a value head, which is left as `value_head.pt`, and with tau its average as
+    `target_value_head.pt`."""
+
+    coefficient: float = 1.0  # in the batch's loss
+    clip: float | None = None  # of the value's change; None: not clipped
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ class TrainingJob:
     section: FineTuningSection
     rows: Rows
     seed: int  # of a fresh adapter and of the order of rows
-    # `adapter/`, `target/` (with tau), `optimizer.pt` and a value head are written there at the end, or nothing
+    # `adapter/`, `target/` (with tau), `optimizer.pt` and value heads are written there at the end, or nothing
     out: Path
     start: Start = Start()
     tau: float | None = (
@@ -72,6 +81,7 @@ class TrainingJob:
     lr_scale: float = 1.0  # share of the section's learning rate in this iteration
     anchor: AnchorSection = field(default_factory=AnchorSection)
     policy_gradient: PolicyGradient = field(default_factory=PolicyGradient)
+    value_loss: ValueLoss | None = None  # None: there is no value head
     trainer: TrainerSection = field(default_factory=TrainerSection)
     checkpoint: Path | None = None  # file to resume from if it exists, kept up to date until the end
     may_be_none: bool = False  # whether there may be no own row; then the parameters stay as they are

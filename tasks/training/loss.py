@@ -1,7 +1,7 @@
 """The losses L1 and L2. Logits are computed only where a label token is predicted.
 
-A batch's loss is the mean over critic rows of w * NLL plus the mean over policy rows of NLL plus the mean over rows
-of general chat of NLL, where NLL is a row's mean over its label tokens (nats per token). So a long label counts as
+A batch's loss is the mean over critic rows of w * NLL plus the mean over policy rows of w * NLL plus the mean over
+rows of general chat of NLL, where NLL is a row's mean over its label tokens (nats per token). So a long label counts as
 much as a short one, and no role's part depends on how many rows the others have. The anchor adds its coefficient times
 the mean of KL(p_theta || p_base) over the label tokens of the stage's own rows (`anchor`).
 
@@ -123,9 +123,9 @@ def shared_prefix(rows: Sequence[Encoded]) -> int:
 
 
 def row_coefficients(batch: Sequence[Encoded]) -> list[float]:
-    """The factor of each row's NLL in the batch's loss: w / critic rows, 1 / policy rows, 1 / chat rows.
+    """The factor of each row's NLL in the batch's loss: w / rows of its role, and 0 for a row without a label.
 
     Computed over the whole batch, so that the gradients of its micro-batches add up to the batch's.
     """
-    rows = Counter(row.role for row in batch)
-    return [(row.weight if row.role == "critic" else 1.0) / rows[row.role] for row in batch]
+    rows = Counter(row.role for row in batch if row.has_label)
+    return [row.weight / rows[row.role] if row.has_label else 0.0 for row in batch]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from accelerate import init_empty_weights
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -12,32 +13,46 @@ from tasks.engines.models import resolve_model
 from tasks.training.adapters import NOT_CONTENT, check_form
 from tasks.training.cpu.fused_norms import fuse_norms
 from tasks.training.cpu.packing import use_packing
+from tasks.training.processes import Processes
 from tasks.training.records import TrainingError
 
 
-def load_base(section: ModelSection) -> PreTrainedModel:
-    """The frozen base model of an adapter, on its device, without dropout.
+def load_base(section: ModelSection, together: Processes | None = None) -> PreTrainedModel:
+    """The frozen base model of an adapter, without dropout.
+
+    Args:
+        section: the model.
+        together: the processes that it will be spread over (`sharding`). The first has the weights in host memory, the
+            others the modules without them. None: this process has the model whole, on its device.
 
     Raises:
         tasks.engines.models.ModelError: the model can't be had.
         TrainingError: its logits are not a linear map of its hidden states (but capped or scaled, say), which the loss
             does not support.
     """
-    return _load(section, resolve_model(section), getattr(torch, section.dtype)).requires_grad_(False)
+    dtype: torch.dtype = getattr(torch, section.dtype)
+    return _load(section, resolve_model(section), dtype, together).requires_grad_(False)
 
 
-def load_trainable(section: ModelSection, start: Path | None) -> PreTrainedModel:
+def load_trainable(
+    section: ModelSection, start: Path | None, together: Processes | None = None
+) -> PreTrainedModel:
     """The model, or its checkpoint `start`, with all weights trainable; in float32 whatever `model.dtype` is (`ema`).
+
+    Args:
+        section: the model.
+        start: a full checkpoint of it; None: the model itself.
+        together: as load_base.
 
     Raises:
         tasks.engines.models.ModelError: the model can't be had.
         TrainingError: as load_base; or `start` is no full checkpoint, is broken, or is of another model.
     """
     if start is None:
-        return _load(section, resolve_model(section), torch.float32).requires_grad_(True)
+        return _load(section, resolve_model(section), torch.float32, together).requires_grad_(True)
     check_form(start, "full")
     try:
-        model = _load(section, start, torch.float32)
+        model = _load(section, start, torch.float32, together)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise TrainingError(
             f"{start}: this checkpoint can't be read ({error}); run its stage again"
@@ -57,18 +72,32 @@ def _architecture(config: PretrainedConfig) -> dict[str, object]:
     return {key: value for key, value in config.to_dict().items() if key not in apart}
 
 
-def _load(section: ModelSection, path: Path | str, dtype: torch.dtype) -> PreTrainedModel:
+def _load(
+    section: ModelSection, path: Path | str, dtype: torch.dtype, together: Processes | None
+) -> PreTrainedModel:
     transformers_logging.disable_progress_bar()  # of reading and writing weights; stages have their own
-    cuda = section.device == "cuda" or (section.device == "auto" and torch.cuda.is_available())
+    if together is not None and not together.first:
+        config = AutoConfig.from_pretrained(str(path), revision=section.revision)
+        with init_empty_weights(include_buffers=False):
+            empty: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        empty.eval()
+        return empty
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         str(path), revision=section.revision, dtype=dtype
     )
-    model.to("cuda" if cuda else "cpu").eval()  # type: ignore[arg-type]  # its decorator hides its signature
+    device = "cpu" if together else device_of(section)
+    model.to(device).eval()  # type: ignore[arg-type]  # its decorator hides its signature
     use_packing(model)
-    if not cuda:
+    if device == "cpu" and together is None:
         fuse_norms(model)
     _check_head(model, section)
     return model
+
+
+def device_of(section: ModelSection) -> str:
+    """Where the model trains: "cuda" or "cpu"."""
+    cuda = section.device == "cuda" or (section.device == "auto" and torch.cuda.is_available())
+    return "cuda" if cuda else "cpu"
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 
 from schemas.config import FineTuningSection
-from tasks.training.processes import placed_as, whole
+from tasks.training.processes import placed_as, to_write, whole
 from tasks.training.records import TrainingError
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -82,7 +82,7 @@ class Optimizer:
         Where parameters are sharded, every process must call it."""
         moments = {
             name: {
-                moment: whole(self.adamw.state[parameter].get(moment, torch.zeros_like(parameter)))
+                moment: to_write(whole(self.adamw.state[parameter].get(moment, torch.zeros_like(parameter))))
                 for moment in MOMENTS
             }
             for name, parameter in self.parameters.items()
@@ -91,7 +91,7 @@ class Optimizer:
 
     def _restore(self, path: Path) -> None:
         try:
-            saved = torch.load(path, map_location="cpu", weights_only=True)
+            saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
             saved = {"steps": int(saved["steps"]), "moments": saved["moments"]}
         except Exception as error:  # whatever torch's zip and pickle readers raise
             raise TrainingError(

@@ -77,6 +77,11 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return (detached.full_tensor() if isinstance(detached, DTensor) else detached).cpu()
 
 
+def to_write(tensor: torch.Tensor) -> torch.Tensor:
+    """A whole tensor as the process that writes needs it; in the others only its shape and type (device meta)."""
+    return tensor if not dist.is_initialized() or dist.get_rank() == 0 else tensor.to("meta")
+
+
 def placed_as(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     """A whole tensor, moved to the device of `model` and sharded like it."""
     moved = tensor.to(model.device)

@@ -27,8 +27,10 @@ class StepRecord:
     rows: int
     label_tokens: int
     tokens: int  # of all rows
+    value_loss: float | None = (
+        None  # mean over rows that have a value to predict, w times it; None without any
+    )
     # Of the batch's sampled turns; None without any.
-    value_loss: float | None = None  # mean over turns; None without a value head
     clipped_share: float | None = None  # of their tokens, those whose ratio is clipped
     old_kl: float | None = None  # k3 estimate of KL(p_old || p_theta), nats per token
     engine_gap_mean: float | None = None  # of |log p_old - log p_engine|

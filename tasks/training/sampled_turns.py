@@ -7,7 +7,7 @@ import polars as pl
 from schemas.config import Config
 from schemas.rows import Advantage
 from tasks.datasets.drawn_transitions import load_drawn
-from tasks.datasets.example import Example, Sampled
+from tasks.datasets.example import Example, Sampled, ValueTarget
 from tasks.engines.backends import EngineConfigError, declared_capabilities
 from tasks.environments.base import Environment
 from tasks.prompting.role_prompts import policy_prompt
@@ -54,12 +54,15 @@ def sampled_examples(ctx: StageContext) -> list[Example]:
                     thinking=ctx.config.roles.policy.thinking,
                     advantage=advantage.advantage,
                     episode_id=advantage.episode_id,
-                    value=advantage.baseline or 0.0,
-                    return_estimate=advantage.return_estimate or 0.0,
                 ),
+                value=_value_target(advantage) if ctx.algorithm.has_values else None,
             )
         )
     return examples
+
+
+def _value_target(advantage: Advantage) -> ValueTarget:
+    return ValueTarget(advantage.return_estimate or 0.0, old=advantage.baseline or 0.0)
 
 
 def _ended_by(column: str) -> pl.Expr:

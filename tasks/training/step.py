@@ -12,11 +12,13 @@ from tasks.training.batches import micro_batches
 from tasks.training.clipped_ratio import MEASURES, ClippedRatio
 from tasks.training.cpu.parallel_micro_batches import ParallelMicroBatches
 from tasks.training.data import Encoded
+from tasks.training.job import ValueLoss
 from tasks.training.loss import row_coefficients, token_losses
 from tasks.training.memory import within_memory
 from tasks.training.optimizer import Optimizer
 from tasks.training.records import StepRecord, TrainingError
 from tasks.training.trainable import Trainable
+from tasks.training.value_head import value_loss, value_shares
 
 ROLES = get_args(RowRole)
 
@@ -29,6 +31,7 @@ def take_step(
     size: int,
     anchor: Anchor | None = None,
     clipped_ratio: ClippedRatio | None = None,
+    valuing: ValueLoss | None = None,
 ) -> StepRecord:
     """Compute the gradients of a batch, clip them, update the parameters.
 
@@ -40,6 +43,7 @@ def take_step(
         size: rows per micro-batch.
         anchor: the KL to the model that training began from; None: not computed.
         clipped_ratio: the loss of sampled turns; None: there are none.
+        valuing: the loss of the value head; None: there is none.
 
     Raises:
         MicroBatchTooLarge: memory does not hold a micro-batch; nothing has changed.
@@ -47,8 +51,8 @@ def take_step(
     """
     coefficients = {row.row_id: share for row, share in zip(batch, row_coefficients(batch), strict=True)}
     coefficients |= clipped_ratio.coefficients(batch) if clipped_ratio else {}
-    turns = sum(row.sampled is not None for row in batch)
-    value_coefficient = clipped_ratio.settings.section.value_coefficient if clipped_ratio else 0.0
+    valued = value_shares(batch) if valuing and trainable.value_head else {}
+    value_coefficient = valuing.coefficient if valuing else 0.0
     anchored = anchor.tokens(batch) if anchor else 0
     # An anchor's base is this very model, its adapter off or changed: nothing else may be computed meanwhile.
     parallel = ParallelMicroBatches() if anchor else trainable.parallel
@@ -64,7 +68,7 @@ def take_step(
         shares = torch.tensor([coefficients[row.row_id] for row in some]) / lengths
         role = torch.tensor([[row.role == role for row in some] for role in ROLES])
         weights = (role * shares * counts).repeat_interleave(lengths, dim=1)  # [role, label token]
-        kl, value_loss = torch.zeros((), device=device), torch.zeros((), device=device)
+        kl, of_values = torch.zeros((), device=device), torch.zeros((), device=device)
         measured = torch.zeros(len(MEASURES), device=device)
         gradients: Sequence[torch.Tensor | None] = ()
         # The processes of a sharded model all run the base model, or none does.
@@ -80,14 +84,14 @@ def take_step(
             per_token, measured = clipped_ratio.losses(per_token, some)
         losses = weights.to(device) @ per_token
         loss = losses.sum() + anchor.coefficient * kl if anchor else losses.sum()
-        if clipped_ratio and trainable.value_head is not None:
-            value_loss = counts / turns * clipped_ratio.value_loss(trainable.value_head, states, some)
-            loss = loss + value_coefficient * value_loss
+        if valuing and valued and trainable.value_head is not None:
+            of_values = counts * value_loss(trainable.value_head, states, some, valued, valuing.clip)
+            loss = loss + value_coefficient * of_values
         if parallel.count == 1:
             loss.backward()
         else:
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        further = torch.stack([kl, value_loss]).detach()
+        further = torch.stack([kl, of_values]).detach()
         return torch.cat([losses.detach(), further, counts * measured]), gradients
 
     processes = trainable.processes
@@ -110,7 +114,7 @@ def take_step(
             "training section, or set its `optimizer: reset`"
         )
     adamw.step()
-    present = {row.role for row in batch}
+    present = {row.role for row in batch if row.has_label}
     sampled = sum(len(row.label_ids) for row in batch if row.sampled is not None)
     gap = clipped_ratio.engine_gap(batch) if clipped_ratio else None
     return StepRecord(
@@ -124,9 +128,9 @@ def take_step(
         learning_rate=rate,
         grad_norm=norm,
         rows=len(batch),
-        label_tokens=sum(len(row.label_ids) for row in batch),
+        label_tokens=sum(len(row.label_ids) for row in batch if row.has_label),
         tokens=sum(row.tokens for row in batch),
-        value_loss=value_mean if turns and trainable.value_head is not None else None,
+        value_loss=value_mean if valued else None,
         clipped_share=clipped / sampled if sampled else None,
         old_kl=old_kl / sampled if sampled else None,
         engine_gap_mean=gap.mean if gap else None,

@@ -7,18 +7,16 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from schemas.config import ModelSection, TrainerSection
 from tasks.training.adapters import WEIGHTS, check_form
 from tasks.training.cpu.fused_layers import fuse_adapter
-from tasks.training.cpu.packing import packs
 from tasks.training.cpu.parallel_micro_batches import ParallelMicroBatches, parallel_micro_batches_for
 from tasks.training.lora import adapter_tensors, fresh_adapter, load_adapter, save_adapter
-from tasks.training.model import load_base, load_trainable
+from tasks.training.model import device_of, load_base, load_trainable
 from tasks.training.processes import ALONE, Processes, placed_as
 from tasks.training.records import TrainingError
 from tasks.training.sharding import shard_layers
@@ -71,29 +69,25 @@ def make_trainable(
     dtype: torch.dtype = getattr(torch, section.dtype)
     trainer = trainer or TrainerSection()
     sharded = trainer.shard == "fsdp"
+    together = processes if sharded else None
 
     def prepare(model: PreTrainedModel) -> None:
         if trainer.gradient_checkpointing:
             checkpoint_layers(model)
         if sharded:
-            if not packs(model):  # rows one by one would be another number of passes in each process
-                raise TrainingError(
-                    f"trainer.shard: {section.name} can't read packed rows, so it can't be sharded; set "
-                    "trainer.shard to none"
-                )
-            shard_layers(model, processes)
+            shard_layers(model, device_of(section), processes)
 
     if section.train == "full":
-        model = load_trainable(section, start)
+        model = load_trainable(section, start, together)
         prepare(model)
         weights = dict(model.named_parameters())
         write = partial(_write_checkpoint, model)
         return Trainable(model, weights, weights, dtype, write, sharded=sharded, processes=processes)
     if start is not None:
         check_form(start, "lora")
-    base = load_base(section)
+    base = load_base(section, together)
     adapted = fresh_adapter(base, section, seed) if start is None else load_adapter(base, start, section)
-    if base.device.type == "cpu":
+    if device_of(section) == "cpu" and not sharded:
         fuse_adapter(base)
     prepare(base)
     trainable = {name: value for name, value in adapted.named_parameters() if value.requires_grad}
@@ -135,19 +129,30 @@ def target_tensors(
     check_form(target, section.train)
     file = target / WEIGHTS[section.train]
     try:
-        saved = load_file(file)
+        # One tensor after another: together they may be as large as the model.
+        with safe_open(file, framework="pt") as saved:
+            names = saved.keys()
+            shapes = {name: tuple(saved.get_slice(name).get_shape()) for name in names}
+            _same_parameters(target, shapes, trainable.tensors)
+            return {
+                name: placed_as(saved.get_tensor(name), tensor) for name, tensor in trainable.tensors.items()
+            }
     except (OSError, SafetensorError) as error:
         raise TrainingError(
             f"{target}: {file.name} can't be read ({error}); run the stage that wrote this target again"
         ) from error
-    for name in sorted(saved.keys() | trainable.tensors.keys()):
-        shapes = [tuple(side[name].shape) if name in side else None for side in (saved, trainable.tensors)]
-        if shapes[0] != shapes[1]:
+
+
+def _same_parameters(
+    target: Path, saved: Mapping[str, tuple[int, ...]], tensors: Mapping[str, torch.Tensor]
+) -> None:
+    for name in sorted(saved.keys() | tensors.keys()):
+        theirs, ours = saved.get(name), tuple(tensors[name].shape) if name in tensors else None
+        if theirs != ours:
             raise TrainingError(
-                f"{target}: target parameters do not match the adapter: {name} is {shapes[0]} in the target, "
-                f"{shapes[1]} in the adapter; both must come from the same run, model.train and model.lora"
+                f"{target}: target parameters do not match the adapter: {name} is {theirs} in the target, {ours} in "
+                "the adapter; both must come from the same run, model.train and model.lora"
             )
-    return {name: placed_as(saved[name], tensor) for name, tensor in trainable.tensors.items()}
 
 
 def _write_checkpoint(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor], path: Path) -> None:

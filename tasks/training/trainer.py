@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -27,7 +27,14 @@ from tasks.training.processes import ALONE, Processes
 from tasks.training.records import NothingToTrain, TrainingError, TrainingResult
 from tasks.training.step import take_step
 from tasks.training.trainable import Trainable, make_trainable, target_tensors
-from tasks.training.value_head import save_value_head, with_value_head
+from tasks.training.value_head import (
+    FILE,
+    TARGET_FILE,
+    head_tensors,
+    save_value_head,
+    target_head_tensors,
+    with_value_head,
+)
 
 
 def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> TrainingResult:
@@ -68,14 +75,12 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
     passes = math.ceil(section.batch_rows / size / processes.size)
     trainable = make_trainable(job.model, job.start.parameters, job.seed, job.trainer, processes, passes)
     vocabulary = int(trainable.model.get_output_embeddings().weight.shape[0])
-    if job.policy_gradient.has_values:
+    if job.value_loss is not None:
         trainable = with_value_head(trainable, job.start.value_head)
     anchored = frozenset(row.row_id for row in own)
     anchor = make_anchor(job.anchor.kl, anchored, trainable, job.model, job.start.anchor)
     adamw = Optimizer(trainable.parameters, section, job.start.optimizer, job.lr_scale)
-    average = (
-        None if tau is None else TargetParameters(target_tensors(trainable, job.model, job.start.target), tau)
-    )
+    average = None if tau is None else TargetParameters(_target(job, trainable), tau)
     state = Checkpoint(job.checkpoint, job.trainer.checkpoint_steps, trainable, adamw, average)
     # peft casts each adapter's input to the adapter's float32, and autocast would only cast it back.
     with disable_input_dtype_casting(trainable.model):
@@ -88,13 +93,20 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
         for number in range(len(state.steps), len(plan)):
             batch = [rows[i] for i in plan[number]]
             step = partial(
-                take_step, trainable, adamw, batch, number, anchor=anchor, clipped_ratio=clipped_ratio
+                take_step,
+                trainable,
+                adamw,
+                batch,
+                number,
+                anchor=anchor,
+                clipped_ratio=clipped_ratio,
+                valuing=job.value_loss,
             )
             record, size = halving(size, step)
             state.steps.append(record)
             refuse_divergence(state.steps, vocabulary)
             if average is not None:
-                average.update(trainable.tensors)
+                average.update({**trainable.tensors, **head_tensors(trainable.parameters)})
             on_step(state.steps[-1], len(plan))
             state.save_if_due(len(plan))
     _write(job, trainable, adamw, average)
@@ -104,7 +116,7 @@ def train(job: TrainingJob, on_step: OnStep, processes: Processes = ALONE) -> Tr
         scores=state.scores,
         uses={row.row_id: uses[row.row_id] for row in rows},
         prompt_tokens={row.row_id: len(row.prompt_ids) for row in rows},
-        label_tokens={row.row_id: len(row.label_ids) for row in rows},
+        label_tokens={row.row_id: len(row.label_ids) * row.has_label for row in rows},
         too_long=too_long,
         target_moved=None if average is None else average.moved,
         micro_batch_rows=size,
@@ -144,18 +156,29 @@ def _scores(trainable: Trainable, rows: Sequence[Encoded], size: int) -> dict[st
     return trainable.processes.gather({row_id: score for part in parts for row_id, score in part.items()})
 
 
+def _target(job: TrainingJob, trainable: Trainable) -> dict[str, torch.Tensor]:
+    """The target parameters to start from, with the target's value head where there is one."""
+    head = target_head_tensors(trainable, job.start.target_value_head)
+    return {**target_tensors(trainable, job.model, job.start.target), **head}
+
+
 def _write(
     job: TrainingJob, trainable: Trainable, adamw: Optimizer, average: TargetParameters | None
 ) -> None:
     """Write what the stage leaves. Every process gathers its shards; the first writes, and nothing where a parameter is
     not finite."""
-    tensors = {"adapter": trainable.tensors} | ({} if average is None else {"target": average.tensors})
-    folders = {folder: finite(content, "the last step") for folder, content in tensors.items()}
-    for folder, content in folders.items():
-        if trainable.processes.first:
-            trainable.write(content, job.out / folder)
+    averaged = {} if average is None else average.tensors
+    heads = {FILE: head_tensors(trainable.parameters), TARGET_FILE: head_tensors(averaged)}
+    tensors: dict[str, Mapping[str, torch.Tensor]] = {"adapter": trainable.tensors}
+    if average is not None:
+        tensors["target"] = {name: value for name, value in averaged.items() if name in trainable.tensors}
+    contents = {name: finite(content, "the last step") for name, content in {**tensors, **heads}.items()}
+    if trainable.processes.first:
+        for folder in tensors:
+            trainable.write(contents[folder], job.out / folder)
+        for file in heads:
+            if contents[file]:
+                save_value_head(contents[file], job.out / file)
     moments = adamw.state()
     if trainable.processes.first:
         torch.save(moments, job.out / "optimizer.pt")
-        if trainable.value_head is not None:
-            save_value_head(trainable.value_head, job.out)

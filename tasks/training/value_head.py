@@ -1,11 +1,13 @@
-"""A scalar value head V(s) on the hidden state of the last prompt token, trained beside the policy.
+"""A scalar value head on the hidden state of the last prompt token: V(s) under the policy's prompt (algorithm ppo), or
+Q(s, a) under the successor's, which shows the action (algorithm sac).
 
-    <stage folder>/value_head.pt     weight [1, hidden size] and bias [1], float32
+    <stage folder>/value_head.pt            weight [1, hidden size] and bias [1], float32
+    <stage folder>/target_value_head.pt     the same of its target, where it has one
 
-It begins at 0, so that V is 0 everywhere before its first step. Each process of a sharded model holds it whole.
+It begins at 0, so that all values are 0 before its first step. Each process of a sharded model holds it whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from tasks.training.processes import whole
 from tasks.training.records import TrainingError
 from tasks.training.trainable import Trainable
 
-FILE = "value_head.pt"
+FILE, TARGET_FILE = "value_head.pt", "target_value_head.pt"
+PREFIX = "value_head."  # of the names of its parameters among the others
 
 
 def with_value_head(trainable: Trainable, start: Path | None) -> Trainable:
@@ -30,6 +33,12 @@ def with_value_head(trainable: Trainable, start: Path | None) -> Trainable:
     Raises:
         TrainingError: the file can't be read, or is of another model.
     """
+    head = _head(trainable, start)
+    named = {PREFIX + name: parameter for name, parameter in head.named_parameters()}
+    return replace(trainable, parameters={**trainable.parameters, **named}, value_head=head)
+
+
+def _head(trainable: Trainable, start: Path | None) -> nn.Linear:
     model = trainable.model
     head = nn.Linear(model.config.hidden_size, 1, device=model.device, dtype=torch.float32)
     nn.init.zeros_(head.weight)
@@ -39,19 +48,34 @@ def with_value_head(trainable: Trainable, start: Path | None) -> Trainable:
             head.load_state_dict(torch.load(start, map_location=model.device, weights_only=True))
         except Exception as error:  # whatever torch's zip and pickle readers raise
             raise TrainingError(
-                f"{start}: this value head can't be used ({error}); run the policy-distillation that wrote it again"
+                f"{start}: this value head can't be used ({error}); run the stage that wrote it again"
             ) from error
-    named = {f"value_head.{name}": parameter for name, parameter in head.named_parameters()}
-    return replace(trainable, parameters={**trainable.parameters, **named}, value_head=head)
+    return head
 
 
-def save_value_head(head: nn.Linear, folder: Path) -> None:
-    """Write the head's file."""
-    torch.save({name: whole(value) for name, value in head.state_dict().items()}, folder / FILE)
+def head_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those of the value head among named tensors; none where there is no head."""
+    return {name: tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
+
+
+def target_head_tensors(trainable: Trainable, target: Path | None) -> dict[str, torch.Tensor]:
+    """The target's head to start from, under the names of `head_tensors`; None: the one in training.
+
+    Raises:
+        TrainingError: the file can't be read, or is of another model.
+    """
+    if trainable.value_head is None or target is None:
+        return head_tensors(trainable.parameters)
+    return {PREFIX + name: tensor for name, tensor in _head(trainable, target).state_dict().items()}
+
+
+def save_value_head(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Write a head's file from the tensors of `head_tensors`."""
+    torch.save({name.removeprefix(PREFIX): whole(value) for name, value in tensors.items()}, path)
 
 
 def prompt_values(head: nn.Linear, states: torch.Tensor, rows: Sequence[Encoded]) -> torch.Tensor:
-    """V(s) of each row, at its last prompt token, which predicts the first token of the label.
+    """The value of each row, at its last prompt token, which predicts the first token of the label.
 
     Args:
         head: the value head.
@@ -76,8 +100,8 @@ def value_losses(
     """(1/2) max((V - R)^2, (clip(V, V_old +- clip) - R)^2), as in PPO's own code (Schulman et al., arXiv 1707.06347).
 
     Args:
-        values: V(s), float32 [R].
-        old: the values that the advantages were estimated with, [R].
+        values: V(s) or Q(s, a), float32 [R].
+        old: the values before the stage, [R].
         returns: what V is to predict, [R].
         clip: None: not clipped.
     """
@@ -86,3 +110,36 @@ def value_losses(
         return plain / 2
     near = old + (values - old).clamp(-clip, clip)
     return torch.maximum(plain, (near - returns).square()) / 2
+
+
+def value_loss(
+    head: nn.Linear,
+    states: torch.Tensor,
+    rows: Sequence[Encoded],
+    shares: Mapping[str, float],
+    clip: float | None,
+) -> torch.Tensor:
+    """The part of some rows in a batch's mean value loss, a float32 scalar.
+
+    Args:
+        head: the value head.
+        states: hidden states where a label token is predicted, row after row, [N, H].
+        rows: R rows.
+        shares: factor of a row's loss, for those that have a value to predict (`value_shares` of the whole batch).
+        clip: as in `value_losses`.
+    """
+    valued = [(number, row.value, shares[row.row_id]) for number, row in enumerate(rows) if row.value]
+    if not valued:
+        return torch.zeros((), device=states.device)
+    values = prompt_values(head, states, rows)[[number for number, _, _ in valued]]
+    old, targets, factors = (
+        torch.tensor(column, device=values.device)
+        for column in zip(*((value.old, value.target, share) for _, value, share in valued), strict=True)
+    )
+    return factors @ value_losses(values, old, targets, clip)
+
+
+def value_shares(batch: Sequence[Encoded]) -> dict[str, float]:
+    """The factor of each row's value loss in the batch's: w / rows that have a value to predict."""
+    valued = [row for row in batch if row.value]
+    return {row.row_id: row.weight / len(valued) for row in valued}

@@ -179,7 +179,7 @@ def test_nlql_distils_the_action_that_is_most_probably_optimal(
 
 def test_the_critics_share_of_batches_is_none_without_a_critic(make_config: MakeConfig) -> None:
     for algorithm in ALGORITHMS:
-        share = 0.25 if algorithm in ("nlac", "nlql") else 0.0
+        share = 0.25 if algorithm in ("nlac", "nlql", "sac") else 0.0
         assert ALGORITHMS[algorithm].mix(make_config(algorithm=algorithm), "policy") == share
 
 
@@ -201,7 +201,7 @@ def test_what_an_algorithm_lacks_is_refused(make_config: MakeConfig, tmp_path: P
     with pytest.raises(ConfigError, match=r"improvement\.action: algorithm nlql"):
         check_config(replayed, tmp_path / "data")
     alone = make_config(algorithm="self_distillation", improvement={"from_iteration": 1})
-    with pytest.raises(ConfigError, match=r"improvement\.from_iteration: .* \(nlac, nlql\)"):
+    with pytest.raises(ConfigError, match=r"improvement\.from_iteration: .* \(nlac, nlql, sac\)"):
         check_config(alone, tmp_path / "data")
     with pytest.raises(ConfigError, match=r"algorithm: 'sarsa' is unknown; use one of nlac, nlql"):
         check_config(make_config(algorithm="sarsa"), tmp_path / "data")

@@ -37,11 +37,30 @@ class TwoArms:
 
     async def step(self, action: str) -> Step:
         self._left -= 1
-        paid = float(self._pays and action[:1].isascii() and action[:1].isalpha())
+        paid = float(self._pays and self._wins(action))
         return Step("yes" if paid else "no", paid, done=not self._left, success=bool(paid))
+
+    def _wins(self, action: str) -> bool:
+        return action[:1].isascii() and action[:1].isalpha()
 
     def validate(self) -> list[str]:
         return []
+
+
+class ListedArms(TwoArms):
+    """Two arms in the usual format of actions, the second of which pays."""
+
+    name = "listed_arms"
+    action_format = ActionFormat("[ab]", "a or b")
+    templates: Mapping[str, Path] = {
+        role: Path(__file__).with_name(f"arms_{role}.j2") for role in ("policy", "predict")
+    }
+
+    def legal_actions(self, observation: str) -> Sequence[str]:
+        return ["a", "b"]
+
+    def _wins(self, action: str) -> bool:
+        return action == "b"
 
 
 Arms = Callable[..., Config]

@@ -1,5 +1,8 @@
 """Two processes that torchrun really starts train as one does; a killed training goes on where it was."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -8,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from schemas.config import AnchorSection, ModelSection, TrainerSection, TrainingSection
+from schemas.load import PROJECT_ROOT
 from tasks.training.adapters import WEIGHTS
 from tasks.training.launch import train_in_processes
 from tasks.training.processes import Processes
@@ -88,6 +93,29 @@ def test_two_processes_train_as_one_does(
     same_folders(tmp_path / "one", tmp_path / "two", form)
     one, two = (torch.load(tmp_path / place / "optimizer.pt") for place in ("one", "two"))
     assert one["steps"] == two["steps"] and one["moments"].keys() == two["moments"].keys()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["lora", "full"])
+def test_only_the_first_process_ever_holds_the_whole_weights(tmp_path: Path, form: str) -> None:
+    """Half a gigabyte in two processes: the other one's memory rises by its half, and what is passing through."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=768, intermediate_size=3072, num_hidden_layers=14, num_attention_heads=12
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, "-m", "tests.support.spread", str(tmp_path), form],
+        cwd=PROJECT_ROOT, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    rises = {
+        rank: (rise, whole)
+        for rank, rise, whole in (map(int, line.split()) for line in done.stdout.splitlines())
+    }
+    assert rises.keys() == {0, 1}
+    rise, whole = rises[1]
+    assert whole > 500e6 and 0.4 * whole < rise < 0.7 * whole
 
 
 @pytest.mark.long

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from schemas.config import ModelSection, PolicyGradientSection, TrainerSection, TrainingSection
+from schemas.config import ModelSection, TrainerSection, TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
-from tasks.datasets.example import Example
-from tasks.training.job import PolicyGradient, Start
+from tasks.datasets.example import Example, ValueTarget
+from tasks.training.job import Start, ValueLoss
 from tasks.training.loss import label_states
 from tasks.training.records import StepRecord, TrainingError
 from tasks.training.state_values import predict_values
 from tasks.training.trainable import Trainable
 from tasks.training.trainer import train
-from tasks.training.value_head import FILE, prompt_values, value_losses, with_value_head
-from tests.support.tiny_rows import encoded, sampled, tiny_job
+from tasks.training.value_head import FILE, TARGET_FILE, prompt_values, value_losses, with_value_head
+from tests.support.tiny_rows import POLICIES, critic, encoded, sampled, tiny_job
 
 
 def test_a_value_that_has_moved_far_gets_no_gradient_that_leads_it_on() -> None:
@@ -47,16 +47,14 @@ def test_a_value_is_read_at_the_last_prompt_token(trainable: Trainable, chat: Ch
 
 def turns() -> list[Example]:
     """Turns whose returns a head can tell apart by their prompts."""
-    made = [sampled(number, (20 + number,), 0.0) for number in range(4)]
     return [
-        replace(row, sampled=replace(row.sampled, return_estimate=float(number % 2)))
-        for number, row in enumerate(made)
-        if row.sampled
+        replace(sampled(number, (20 + number,), 0.0), value=ValueTarget(float(number % 2)))
+        for number in range(4)
     ]
 
 
 SECTION = TrainingSection(batch_rows=4, micro_batch_rows=2, learning_rate=0.01, epochs=25)
-VALUED = PolicyGradient(PolicyGradientSection(value_clip=None), has_values=True)
+VALUED = ValueLoss(coefficient=0.5)
 
 
 @pytest.mark.parametrize("form", ["lora", "full"])
@@ -65,9 +63,7 @@ def test_a_head_learns_returns_beside_the_policy_and_goes_on_after_a_kill(
 ) -> None:
     section = model_section.model_copy(update={"train": form})
     rows = turns()
-    job = tiny_job(
-        section, tmp_path / "whole", SECTION, main=rows, other=(), tau=None, policy_gradient=VALUED
-    )
+    job = tiny_job(section, tmp_path / "whole", SECTION, main=rows, other=(), tau=None, value_loss=VALUED)
     whole = train(job, lambda *_: None)
     first, last = whole.steps[0], whole.steps[-1]
     assert first.value_loss == pytest.approx(1 / 4), "V is 0 at first, and half of the returns are 1"
@@ -107,3 +103,60 @@ def test_a_head_of_another_model_is_refused(trainable: Trainable, tmp_path: Path
     torch.save({"weight": torch.zeros(1, 3), "bias": torch.zeros(1)}, tmp_path / FILE)
     with pytest.raises(TrainingError, match="this value head can't be used"):
         with_value_head(trainable, tmp_path / FILE)
+
+
+def critics() -> list[Example]:
+    """Rows that train a value alone, with weights."""
+    return [
+        replace(critic(number, weight), segments=(), scored_segment=None, value=ValueTarget(target))
+        for number, (weight, target) in enumerate([(1.0, 2.0), (0.5, -1.0), (0.25, 1.0)])
+    ]
+
+
+def test_a_row_without_a_label_trains_its_value_alone_by_its_weight(
+    model_section: ModelSection, tmp_path: Path
+) -> None:
+    once = SECTION.model_copy(update={"epochs": 1})
+    job = tiny_job(
+        model_section, tmp_path, once, main=critics(), other=POLICIES[:1], tau=None, value_loss=ValueLoss()
+    )
+    [step] = train(job, lambda *_: None).steps
+    # Q is 0 at first: (1 * 2^2 + 0.5 * 1^2 + 0.25 * 1^2) / 2, over three rows.
+    assert step.value_loss == pytest.approx((4 + 0.5 + 0.25) / 2 / 3)
+    assert step.critic_loss is None and step.policy_loss is not None
+    assert step.loss == pytest.approx(step.value_loss + step.policy_loss)
+    assert not (tmp_path / TARGET_FILE).exists(), "without tau there is no target"
+
+
+def test_the_targets_head_is_the_average_of_the_heads_after_each_step(
+    model_section: ModelSection, tmp_path: Path
+) -> None:
+    """tau = 0.25: after one step 0.25 h1, after two 0.75 * 0.25 h1 + 0.25 h2; a third goes on from the file."""
+
+    def trained(name: str, epochs: int, start: Start | None = None) -> dict[str, dict[str, torch.Tensor]]:
+        section = SECTION.model_copy(update={"epochs": epochs})
+        job = tiny_job(
+            model_section,
+            tmp_path / name,
+            section,
+            main=critics(),
+            other=(),
+            tau=0.25,
+            value_loss=ValueLoss(),
+        )
+        train(replace(job, start=start or job.start), lambda *_: None)
+        return {file: torch.load(tmp_path / name / file, weights_only=True) for file in (FILE, TARGET_FILE)}
+
+    one, two = trained("one", 1), trained("two", 2)
+    after = tmp_path / "two"
+    start = Start(
+        after / "adapter", after / "target", after / "optimizer.pt", None, after / FILE, after / TARGET_FILE
+    )
+    three = trained("three", 1, start)
+    for name in ("weight", "bias"):
+        heads = [made[FILE][name] for made in (one, two, three)]
+        averages = [made[TARGET_FILE][name] for made in (one, two, three)]
+        assert heads[0].norm() > 0 and not torch.equal(heads[0], heads[1])
+        torch.testing.assert_close(averages[0], 0.25 * heads[0])
+        torch.testing.assert_close(averages[1], 0.75 * averages[0] + 0.25 * heads[1])
+        torch.testing.assert_close(averages[2], 0.75 * averages[1] + 0.25 * heads[2])

@@ -1,0 +1,87 @@
+"""A run that is measured after each iteration, and goes on where it stopped: iterations are committed in the store, and
+the result's file is written after each."""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.learning.measured_run import Figures
+from benchmarks.learning.result_files import (
+    R,
+    configuration_digest,
+    measured_here,
+    read_result,
+    write_result,
+)
+from schemas.config import Config
+from storage.store import Store
+from tasks.pipeline.iterations import frozen_config, run_iteration
+
+
+async def go_on(
+    store: Store,
+    config: Config,
+    begun: R,
+    results: Path,
+    measure: Callable[[int], Awaitable[Figures]],
+    *,
+    steps: int,
+    iterations: int | None = None,
+    more: Callable[[int], dict[str, Any]] = lambda iteration: {},
+) -> R:
+    """Iterate and measure until so many environment steps are used.
+
+    Args:
+        store: the artifact store.
+        config: of the run.
+        begun: the result, without figures.
+        results: folder of its file.
+        measure: the figures of an iteration that is finished.
+        steps: environment steps.
+        iterations: at most so many; None: no limit.
+        more: further fields of the result after an iteration.
+
+    Raises:
+        SystemExit: the store holds the run with another configuration.
+    """
+    figures = measured_before(store, config, begun, results)
+    while not figures or (len(figures) != iterations and figures[-1].environment_steps < steps):
+        iteration, began = len(figures), time.monotonic()
+        await run_iteration(store, config, iteration)
+        iterated = time.monotonic()
+        figures.append(await measure(iteration))
+        write_result(results, measured_here(begun, figures, **more(iteration)))
+        told = " ".join(f"{k} {v:.3f}" for k, v in asdict(figures[-1]).items() if isinstance(v, float))
+        print(
+            f"{begun.name} {iteration}: {figures[-1].environment_steps} steps, {told} "
+            f"({iterated - began:.0f} + {time.monotonic() - iterated:.0f} s)",
+            flush=True,
+        )
+    return measured_here(begun, figures, **more(len(figures) - 1))
+
+
+def measured_before(store: Store, config: Config, result: R, results: Path) -> list[Any]:
+    """The figures of a run that was begun here; none where this store does not hold it.
+
+    Raises:
+        SystemExit: it was begun with another configuration.
+    """
+    begun, path = frozen_config(store, config.run, 0), results / f"{result.name}.json"
+    if begun is None:
+        return []
+    if configuration_digest(begun) != result.configuration:
+        raise SystemExit(
+            f"{store.root} holds run {config.run} with another configuration; give another --data, or remove "
+            f"{store.root / config.run}"
+        )
+    before = read_result(path, type(result)) if path.exists() else result
+    if before.configuration != result.configuration:
+        return []
+    return before.figures[: len(finished(store, config.run))]
+
+
+def finished(store: Store, run: str) -> list[int]:
+    """The iterations that a run has ended."""
+    return [n for n in store.iterations(run) if store.current(run, n).state == "finished"]
