@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import ValidationError
-
 from schemas.manifest import Manifest, Summary
 from schemas.rows import TABLES
 from storage.files import sha256_file
+from storage.sealed import unseal
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,20 +37,24 @@ class Committed:
 
         return scan_table(self.path / self.manifest.tables[table].file, TABLES[table])
 
-    def check(self, *, content: bool) -> None:
+    def check(self, *, content: bool, below: str = "") -> None:
         """Compare the folder with its manifest: sizes, and with `content` every file's sha256.
+
+        Args:
+            content: read the files.
+            below: only files whose path begins so.
 
         Raises:
             StoreError: a file is missing, truncated or changed; it is named.
         """
-        for fault in self.faults(content=content):
+        for fault in self.faults(content=content, below=below):
             raise fault
 
-    def faults(self, *, content: bool) -> Iterator[StoreError]:
+    def faults(self, *, content: bool, below: str = "") -> Iterator[StoreError]:
         """What `check` raises, for every file."""
         m = self.manifest
         remedy = f"restore it, or recompute {m.stage} of iteration {m.iteration} with force=true"
-        for entry in self.manifest.files:
+        for entry in (entry for entry in self.manifest.files if entry.path.startswith(below)):
             path = self.path / entry.path
             if not path.is_file():
                 yield Missing(f"{path}: named in the manifest and missing; {remedy}")
@@ -87,9 +90,9 @@ def read_summary(folder: Path) -> Summary:
 def _read_manifest(folder: Path, model: type[_Manifest]) -> _Manifest:
     path = folder / "manifest.json"
     try:
-        return model.model_validate_json(path.read_bytes())
+        return model.model_validate_json(unseal(path.read_bytes()))
     except FileNotFoundError:
         raise StoreError(f"{path}: missing; the folder is not a committed stage and is not used") from None
-    except ValidationError as error:
+    except ValueError as error:  # pydantic's ValidationError is one
         reason = str(error).splitlines()[0]
         raise StoreError(f"{path}: broken manifest ({reason}); recompute the stage with force=true") from None

@@ -1,9 +1,17 @@
 """Small file operations: hash, and writes that survive a power cut."""
 
+import errno
 import hashlib
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
+
+FULL = 1 << 20  # bytes; a disk with fewer free is as good as full
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+"""Modes of what other users of the machine can't read."""
 
 
 def sha256_file(path: Path) -> str:
@@ -28,20 +36,39 @@ def fsync_tree(folder: Path) -> None:
     fsync(folder)
 
 
-def make_folder(path: Path) -> None:
+@contextmanager
+def full_disk_named(folder: Path) -> Iterator[None]:
+    """Name a full disk where a library does not: torch raises RuntimeError when it can't write a file, Polars an error
+    of its own.
+
+    Raises:
+        OSError: something else was raised, and the disk of the folder is full.
+    """
+    try:
+        yield
+    except (OSError, BaseExceptionGroup):
+        raise
+    except Exception as error:
+        if shutil.disk_usage(folder).free < FULL:
+            raise OSError(errno.ENOSPC, f"No space left on device ({error})", str(folder)) from error
+        raise
+
+
+def make_folder(path: Path, mode: int = 0o777) -> None:
     """Make a folder and those above it that are missing, so that they survive a power cut: a new folder's name is
-    content of the folder above it."""
+    content of the folder above it. The mode is the folder's own; one that is there keeps what it has."""
     missing = list(takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode, parents=True, exist_ok=True)
     for folder in missing:
         fsync(folder.parent)
 
 
-def replace_text(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
     """Write a small file so that a reader sees either the old text or the new one, at any instant."""
     make_folder(path.parent)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w", encoding="utf-8") as handle:
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
         handle.write(text)
         handle.flush()
         os.fsync(handle.fileno())

@@ -5,6 +5,7 @@ fsynced, renamed into place, and then named in `current.json`. A folder that was
 its fingerprint, and the next run adopts it.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -14,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from pydantic import ValidationError
 
 from schemas.manifest import Current, CurrentEntry, Manifest, StageKey, folder_name
 from storage.committed import Committed, StoreError, read_manifest, read_summary, scan_parts
-from storage.files import fsync, fsync_tree, make_folder, replace_text
+from storage.files import PRIVATE_FOLDER, fsync, fsync_tree, make_folder, replace_text
+from storage.sealed import seal, unseal
 
 __all__ = [
     "Committed",
@@ -48,7 +49,7 @@ class Store:
     """All committed data below one data root.
 
     Args:
-        root: the data root; created when first written to.
+        root: the data root; created when first written to, for its user alone.
     """
 
     def __init__(self, root: Path) -> None:
@@ -83,6 +84,10 @@ class Store:
         """The log of an unfinished stage, over all its attempts."""
         return self.run_dir(key.run) / ".logs" / f"{key.stage}-{key.iteration:05d}.log"
 
+    def _make(self, folder: Path) -> None:
+        make_folder(self.root, PRIVATE_FOLDER)
+        make_folder(folder)
+
     def runs(self) -> list[str]:
         """Names of all runs, sorted."""
         return sorted(p.parent.name for p in self.root.glob("[!.]*/iterations") if p.is_dir())
@@ -99,15 +104,15 @@ class Store:
         """
         path = self.current_path(run, iteration)
         try:
-            return Current.model_validate_json(path.read_text(encoding="utf-8"))
+            return Current.model_validate_json(unseal(path.read_bytes()))
         except FileNotFoundError:
             return Current()
-        except (ValidationError, UnicodeDecodeError) as error:
+        except ValueError as error:  # pydantic's ValidationError is one
             reason = str(error).splitlines()[0]
             raise StoreError(f"{path}: broken ({reason}); `nlac verify --repair` rebuilds it") from None
 
     def set_current(self, run: str, iteration: int, current: Current) -> None:
-        replace_text(self.current_path(run, iteration), current.model_dump_json(indent=2) + "\n")
+        replace_text(self.current_path(run, iteration), seal(current))
 
     def committed(self, run: str, stage: str, iteration: int) -> Committed | None:
         """The current output of a stage, or None.
@@ -138,11 +143,16 @@ class Store:
     def adopt(self, committed: Committed) -> None:
         """Name a committed folder in `current.json`, and clear its stale mark."""
         m = committed.manifest
-        current = self.current(m.run, m.iteration)
         entry = CurrentEntry(fingerprint=m.fingerprint, folder=m.folder)
-        if current.stages.get(m.stage) != entry:
-            stages = {**current.stages, m.stage: entry}
-            self.set_current(m.run, m.iteration, current.model_copy(update={"stages": stages}))
+        with self._changing_current(m.run):
+            current = self.current(m.run, m.iteration)
+            if current.stages.get(m.stage) != entry:
+                stages = {**current.stages, m.stage: entry}
+                self.set_current(m.run, m.iteration, current.model_copy(update={"stages": stages}))
+
+    def _changing_current(self, run: str) -> FileLock:
+        """Held from reading a `current.json` of a run to replacing it: two writers would undo each other's change."""
+        return FileLock(self.run_dir(run) / ".current.lock")
 
     def all_current(self) -> Iterator[Committed]:
         """Every current committed folder, by run, iteration and stage."""
@@ -157,7 +167,7 @@ class Store:
     def staging(self, run: str) -> Iterator[Path]:
         """A private folder to write a stage in; it is removed in the end unless it was committed."""
         folder = self.run_dir(run) / ".staging" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        make_folder(folder)
+        self._make(folder)
         try:
             yield folder
         finally:
@@ -169,19 +179,27 @@ class Store:
         Raises:
             StoreError: a committed folder of that name exists; none is ever overwritten.
         """
-        (folder / "manifest.json").write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        (folder / "manifest.json").write_text(seal(manifest), encoding="utf-8")
         committed = Committed(folder, manifest)
         committed.check(content=False)
         fsync_tree(folder)
         home = self.stage_dir(manifest.run, manifest.stage, manifest.iteration)
-        make_folder(home)
+        self._make(home)
         final = home / manifest.folder
         if final.exists():
             raise StoreError(f"{final}: committed already; a committed folder is never overwritten")
         # `current.json` is there before the first folder is. So a folder without it means that it was lost.
-        if not self.current_path(manifest.run, manifest.iteration).exists():
-            self.set_current(manifest.run, manifest.iteration, Current())
-        folder.rename(final)
+        with self._changing_current(manifest.run):
+            if not self.current_path(manifest.run, manifest.iteration).exists():
+                self.set_current(manifest.run, manifest.iteration, Current())
+        try:
+            folder.rename(final)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise StoreError(
+                f"{final}: another process committed it; a committed folder is never overwritten"
+            ) from None
         fsync(home)
         committed = Committed(final, manifest)
         self.adopt(committed)
@@ -207,7 +225,7 @@ class Store:
             RunLocked: someone else holds it; the message names the holder.
         """
         folder = self.run_dir(run)
-        make_folder(folder)
+        self._make(folder)
         note = folder / ".lock.json"
         lock = FileLock(folder / ".lock")
         try:
@@ -239,7 +257,7 @@ class Store:
             StageBusy: another process still computes it after ORPHAN_SECONDS.
         """
         folder = self.run_dir(key.run) / ".computing"
-        make_folder(folder)
+        self._make(folder)
         lock = FileLock(folder / f"{key.stage}-{key.iteration:05d}.lock")
         try:
             lock.acquire(timeout=ORPHAN_SECONDS)
@@ -252,6 +270,15 @@ class Store:
             yield
         finally:
             lock.release()
+
+    def living_holder(self, run: str) -> str | None:
+        """Who holds the run's lock, if its process lives on this machine. It does not touch the lock: a glance must not
+        keep a writer out."""
+        try:
+            noted = json.loads((self.run_dir(run) / ".lock.json").read_text())
+            return str(noted["holder"]) if Path(f"/proc/{int(noted['pid'])}").exists() else None
+        except (FileNotFoundError, json.JSONDecodeError, KeyError):
+            return None
 
     def lock_holder(self, run: str) -> str:
         """Who holds the run's lock, as it named itself."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from schemas.manifest import Current, CurrentEntry, Manifest, Summary
+from storage.checked_lines import read_checked_lines
 from storage.committed import Committed, Missing, StoreError, read_manifest
 from storage.folders import Folder, folders, iterations_of, names_in
 from storage.parquet.footers import TableError
@@ -48,7 +49,8 @@ class Survey:
 
 
 def verify(store: Store) -> list[Fault]:
-    """Check every committed file, superseded ones too, by sha256, and that what manifests were made from is there."""
+    """Check every committed file, superseded ones too, by sha256, that what manifests were made from is there, and
+    the journals of unfinished stages."""
     problems: list[str] = []
     found = list(folders(store, problems))
     faults = [Fault(problem, missing=True) for problem in problems]
@@ -68,10 +70,22 @@ def verify(store: Store) -> list[Fault]:
             lost |= {
                 part: str(folder.path) for part, name, _ in _inputs(committed.manifest) if name not in held
             }
-    return faults + [
+    faults += [
         Fault(f"{part}: gone, and {reader} was made from it; restore it from a copy", missing=True)
         for part, reader in lost.items()
     ]
+    return faults + list(_journal_faults(store, found))
+
+
+def _journal_faults(store: Store, found: list[Folder]) -> Iterator[Fault]:
+    for path in sorted(store.root.glob("[!.]*/.requests/*.journal")):
+        records, damaged, _ = read_checked_lines(path.read_bytes())
+        if damaged and path.stem not in _working_names(found, path.parents[1].name):
+            yield Fault(
+                f"{path}: {damaged} of {len(records) + damaged} lines damaged, or left half-written by a process that "
+                "was killed; run the stage again: it asks their requests again, and nothing else is lost",
+                missing=False,
+            )
 
 
 def survey(store: Store) -> Survey:
@@ -99,11 +113,7 @@ def _unreferenced(store: Store, found: list[Folder]) -> Iterator[str]:
         files = {path for path in folder.path.rglob("*") if path.is_file()}
         yield from (f"{path}: its manifest does not list it" for path in sorted(files - listed - own))
     for run in names_in(store.root):
-        committed = {
-            f"{folder.manifest.stage}-{folder.manifest.iteration:05d}-{folder.manifest.folder}"
-            for folder in found
-            if folder.manifest.run == run
-        }
+        committed = _working_names(found, run)
         for path in sorted(
             (*store.run_dir(run).glob(".requests/*"), *store.run_dir(run).glob(".checkpoints/*"))
         ):
@@ -117,6 +127,12 @@ def _unreferenced(store: Store, found: list[Folder]) -> Iterator[str]:
             continue
         if m.stage not in named:
             yield f"{folder.path}: committed, and not current; the next run of the stage adopts it, if it still fits"
+
+
+def _working_names(found: list[Folder], run: str) -> set[str]:
+    """What journals and checkpoints of a run's committed folders were called while those were computed."""
+    manifests = (folder.manifest for folder in found if folder.manifest.run == run)
+    return {f"{m.stage}-{m.iteration:05d}-{m.folder}" for m in manifests}
 
 
 def repair(store: Store) -> list[str]:

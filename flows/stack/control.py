@@ -1,8 +1,8 @@
 """The local stack from the outside: find it, start it, stop it.
 
 On disk, below `<data>/.stack/`: `lock` (held by the supervisor while the stack is up), `stack.json` (what was
-started), `prefect/` (PREFECT_HOME with the SQLite database), `logs/`, `progress/` (for the terminal), `leases/` (of the
-commands that use it), `temporary` (there if the last of those stops it).
+started), `profiles.toml` (the secret), `prefect/` (PREFECT_HOME with the SQLite database), `logs/`, `progress/` (for
+the terminal), `leases/` (of the commands that use it), `temporary` (there if the last of those stops it).
 """
 
 import os
@@ -19,7 +19,9 @@ from typing import Literal
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict
 
-from flows.stack.environment import client_environment, stack_dir
+from flows.stack.environment import PROFILE, client_environment, profiles_path, stack_dir
+from flows.stack.private import make_private, make_stack_dir, stack_secret
+from flows.stack.processes import end, marked_processes
 from schemas.load import PROJECT_ROOT
 from storage.files import make_folder, replace_text
 from tasks.engines.vllm import leases
@@ -97,15 +99,14 @@ def used_stack(root: Path, config: Path | None, said: Callable[[str], None]) -> 
     Yields:
         the stack, and whether it will be stopped. Not if `nlac up` started it, or has kept it since.
     """
-    folder = stack_dir(root)
-    make_folder(folder)
+    folder = make_stack_dir(root)
     with FileLock(folder / "users.lock"):
         running = read_stack(root)
         if running is None:
             said("Starting a local stack: Prefect server, work pools, workers, deployments ...")
             running = up(root, config)
             (folder / TEMPORARY).touch()
-            said(f"PREFECT_API_URL={running.api_url}  PREFECT_HOME={folder / 'prefect'}")
+            said(f"PREFECT_API_URL={running.api_url}  PREFECT_PROFILES_PATH={profiles_path(root)}")
         else:
             said(f"Using the local stack at {running.ui_url}")
         lease = leases.hold(folder, "iteration")
@@ -132,12 +133,27 @@ def keep_up(root: Path) -> None:
     (stack_dir(root) / TEMPORARY).unlink(missing_ok=True)
 
 
-def default_api_url() -> str | None:
-    """The address that plain `prefect` commands take when run from the checkout; None without a checkout."""
+def usual_settings() -> dict[str, str]:
+    """What plain `prefect` commands take when run from the checkout; nothing without a checkout."""
     settings = PROJECT_ROOT / "pyproject.toml"
     if not settings.exists():
-        return None
-    return str(tomllib.loads(settings.read_text(encoding="utf-8"))["tool"]["prefect"]["api"]["url"])
+        return {}
+    prefect = tomllib.loads(settings.read_text(encoding="utf-8"))["tool"]["prefect"]
+    return {
+        "PREFECT_API_URL": prefect["api"]["url"],
+        "PREFECT_PROFILES_PATH": str(PROJECT_ROOT / prefect["profiles_path"]),
+    }
+
+
+def lacking_settings(stack: Stack) -> dict[str, str]:
+    """Variables without which plain `prefect` commands of this shell, run from the checkout, don't reach a stack."""
+    wanted = {
+        "PREFECT_API_URL": stack.api_url,
+        "PREFECT_PROFILES_PATH": str(profiles_path(Path(stack.data))),
+        "PREFECT_PROFILE": PROFILE,
+    }
+    found = {"PREFECT_PROFILE": PROFILE, **usual_settings(), **os.environ}
+    return {name: value for name, value in wanted.items() if found.get(name) != value}
 
 
 def up(root: Path, config: Path | None = None, seconds: float = 240) -> Stack:
@@ -151,7 +167,9 @@ def up(root: Path, config: Path | None = None, seconds: float = 240) -> Stack:
     Raises:
         StackError: it did not come up; every part that did is stopped again.
     """
-    folder = stack_dir(root)
+    folder = make_stack_dir(root)
+    stack_secret(root)
+    make_private(root)
     make_folder(folder / "logs")
     keep_up(root)  # unless the caller says otherwise
     write_stack(root, None)
@@ -182,11 +200,13 @@ def up(root: Path, config: Path | None = None, seconds: float = 240) -> Stack:
 
 
 def down(root: Path) -> bool:
-    """Stop what `up` started for this data root, and nothing else; False if it was not up."""
+    """Stop what `up` started for this data root, and nothing else; False if there was nothing of it."""
     keep_up(root)  # the next one is another
     stack = read_stack(root)
     if stack is None:
-        return False
+        left = marked_processes(root)  # by a supervisor that was killed
+        end(left, 5)
+        return bool(left)
     _stop(stack.pid, lambda: read_stack(root) is not None)
     return True
 

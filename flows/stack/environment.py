@@ -9,6 +9,9 @@ from tasks.engines.models import model_cache
 STACK_MARK = "NLAC_STACK"
 """Holds the data root in every process of its stack, so that processes left behind can be found."""
 
+PROFILE = "nlac"
+"""Name of the Prefect profile that holds the stack's secret, and of the user whom the secret belongs to."""
+
 _CACHES = {
     "XDG_CACHE_HOME": "",
     "MPLCONFIGDIR": "matplotlib",
@@ -24,6 +27,11 @@ _CACHES = {
 def stack_dir(root: Path) -> Path:
     """The folder of a data root's stack: database, logs, progress and state."""
     return root / ".stack"
+
+
+def profiles_path(root: Path) -> Path:
+    """The file of Prefect profiles that holds the stack's secret; `flows.stack.private` writes it."""
+    return stack_dir(root) / "profiles.toml"
 
 
 def quiet_environment(root: Path) -> dict[str, str]:
@@ -46,7 +54,8 @@ def quiet_environment(root: Path) -> dict[str, str]:
 
 
 def client_environment(root: Path, api_url: str) -> dict[str, str]:
-    """The user's environment, with Prefect pointed at the stack whatever the user's profile or variables say.
+    """The user's environment, with Prefect pointed at the stack and its secret whatever the user's profile or
+    variables say.
 
     Args:
         root: the data root.
@@ -59,6 +68,7 @@ def client_environment(root: Path, api_url: str) -> dict[str, str]:
         STARTED_IN: os.environ.get(STARTED_IN) or str(Path.cwd()),
         "PREFECT_API_URL": api_url,
         "PREFECT_HOME": str(home),
+        "PREFECT_PROFILES_PATH": str(profiles_path(root)),
         # Prefect 3.7 derives these from the user's home, wherever PREFECT_HOME points.
         "PREFECT_LOGGING_CONFIG_PATH": str(home / "logging.yml"),
         "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(home / "storage"),
@@ -85,6 +95,8 @@ def service_environment(root: Path, api_url: str) -> dict[str, str]:
         "PREFECT_CLI_PROMPT": "false",
         "PREFECT_LOGGING_COLORS": "false",
         "PREFECT_RUNNER_POLL_FREQUENCY": "2",
+        # In memory, a lease on the GPU would be lost with a killed server, and the GPU be taken for ever.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_LOOP_SECONDS": "5",
         # By default each task run's event is a transaction of its own. Requests then find SQLite locked, and clients
         # repeat them only after seconds. So 200 events are written at once, or what there is after 5 s.

@@ -31,12 +31,14 @@ from tasks.loopback import open_loopback
 ORPHAN_GRACE_SECONDS = 5.0
 STEADY_SECONDS = 60.0  # a service that lived as long is started again at once when it dies
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds; doubled while it keeps dying
+SETTLE_SECONDS = 10.0  # from a service's death, in which its orphans end, and between two looks for lost runs
 LOG_BYTES = 16 << 20  # of a log, and of what was before it
 _PREFECT = [sys.executable, "-m", "prefect"]
 _SERVER_ENVIRONMENT = {
     # Workers that poll every second make the server's bookkeeping collide on SQLite. It tries again, but its task
     # library would log a traceback each time, some 100 MB per hour. Prefect's own loggers are not affected.
-    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL"
+    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
+    "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
 }
 
 
@@ -84,16 +86,23 @@ class Supervisor:
         self.services: dict[str, Service] = {}
         self.stopping = Event()
         self._orphans: dict[int, float] = {}
+        self._unsettled: float | None = None  # when to look for lost runs (monotonic seconds)
+        self._settling: subprocess.Popen[bytes] | None = None
 
     def spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         """Start a child with a log, in a session of its own: Ctrl-C in the user's terminal does not reach it."""
-        environment = {**self.environment, **(_SERVER_ENVIRONMENT if name == "server" else {})}
+        environment, umask = self.environment, -1
+        if name == "server":
+            own_page = f"http://127.0.0.1:{self.port},http://localhost:{self.port}"
+            environment = environment | _SERVER_ENVIRONMENT
+            environment["PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS"] = own_page
+            umask = 0o077  # its database is its user's alone
         log = stack_dir(self.root) / "logs" / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as sink:
             return subprocess.Popen(
                 command, cwd=PROJECT_ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=sink,
-                stderr=subprocess.STDOUT, start_new_session=True,
+                stderr=subprocess.STDOUT, start_new_session=True, umask=umask,
             )  # fmt: skip
 
     def keep(self, name: str, command: list[str]) -> None:
@@ -134,6 +143,11 @@ class Supervisor:
             if time.monotonic() > deadline:
                 raise StackError(f"the Prefect server did not answer within {seconds:.0f} s; see {log}")
 
+    @property
+    def _provision(self) -> list[str]:
+        command = [sys.executable, "-m", "flows.stack.provision"]
+        return [*command, "--config", str(self.config)] if self.config else command
+
     def start(self) -> None:
         """Start everything, each part after those that it needs.
 
@@ -142,11 +156,12 @@ class Supervisor:
         """
         write_stack(self.root, self.stack)
         end(marked_processes(self.root), 5)  # of a supervisor that was killed
+        # Their leases too: slots are counted anew, and one that expired later would free another's.
+        shutil.rmtree(stack_dir(self.root) / "prefect" / "concurrency_leases", ignore_errors=True)
         serve = [*_PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
         self.keep("server", serve)
         self.wait_for_server(120)
-        provision = [sys.executable, "-m", "flows.stack.provision"]
-        self.once("provision", [*provision, "--config", str(self.config)] if self.config else provision)
+        self.once("provision", self._provision)
         pools = load_config(self.config).pools
         for role in ("orchestration", "inference", "training"):
             pool = getattr(pools, role)
@@ -163,6 +178,7 @@ class Supervisor:
         while not self.stopping.wait(1.0):
             self.revive(time.monotonic())
             self.reap_orphans()
+            self.settle(time.monotonic())
             self.bound_logs()
 
     def revive(self, now: float) -> None:
@@ -171,6 +187,20 @@ class Supervisor:
             if service.is_due(now):
                 child = self.spawn(name, service.command)
                 self.services[name] = Service(service.command, child, now, deaths=service.deaths)
+                self._unsettled = now + SETTLE_SECONDS
+
+    def settle(self, now: float) -> None:
+        """After a service has died, have flow runs ended that were lost by that (`flows.stack.provision`), until none
+        is in doubt; `now` in monotonic seconds."""
+        if self._settling is not None:
+            if self._settling.poll() is None:
+                return
+            if self._settling.returncode:
+                self._unsettled = now + SETTLE_SECONDS
+            self._settling = None
+        elif self._unsettled is not None and now >= self._unsettled:
+            self._unsettled = None
+            self._settling = self.spawn("lost-runs", [*self._provision, "--lost"])
 
     def bound_logs(self) -> None:
         """Put a log that has grown too long aside, over the one before it. Its writer appends, so it goes on."""
@@ -182,6 +212,7 @@ class Supervisor:
     def reap_orphans(self) -> None:
         """End processes whose parent is gone, such as a vLLM engine of a stage that was killed."""
         own = {service.child.pid for service in self.services.values()}
+        own |= {self._settling.pid} if self._settling else set()
         # The supervisors of vLLM servers leave their parents on purpose, and end when no process needs them.
         own |= {server.supervisor for _, server in servers(Store(self.root).cache_dir)}
         orphans = [p for p in psutil.Process().children() if p.pid not in own]

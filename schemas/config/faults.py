@@ -14,8 +14,8 @@ class FaultsSection(Section):
         "1: it never fails for that"
     )  # fmt: skip
     retries: NonNegativeInt = Field(
-        3, description="how often an iteration runs a stage again after such a failure, or after a server that ended "
-        "or does not answer"
+        3, description="how often an iteration runs a stage again after such a failure, after a server that ended "
+        "or does not answer, or after the death of its process"
     )  # fmt: skip
     retry_seconds: PositiveFloat = Field(
         30.0, description="wait before the first of them; each further wait is twice as long"

@@ -1,4 +1,4 @@
-"""Logs committed stages in MLflow: one run per iteration, one child run per stage.
+"""Logs committed stages in MLflow: a run per training run, below it one per iteration, below that one per stage.
 
     <data>/.mlflow/mlflow.db            the store (SQLite)
     <data>/.mlflow/artifacts/<run>/     what is logged with a run: manifest.json, config.yaml
@@ -12,7 +12,7 @@ so the methods that use it import it.
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property, wraps
 from pathlib import Path
@@ -23,12 +23,16 @@ from filelock import FileLock, Timeout
 from schemas.config import Config
 from schemas.load import dump_config
 from schemas.manifest import Manifest
+from schemas.rows import TrainingStep
 from schemas.shown import link, visible
 from storage.committed import Committed
+from storage.files import PRIVATE_FILE, PRIVATE_FOLDER, make_folder
 from storage.mlflow import registry
-from storage.mlflow.log import log_committed
+from storage.mlflow.log import FOLDER, TAG_LENGTH, log_committed
 from storage.mlflow.runs import ITERATION, KIND, STAGE, Runs
-from storage.mlflow.server import USUAL_PORT
+from storage.mlflow.server import DATABASE, USUAL_PORT
+from storage.mlflow.traces import EpisodeTrace, write_trace
+from storage.store import Store
 
 _log = logging.getLogger("nlac.mlflow")
 _P = ParamSpec("_P")
@@ -38,7 +42,7 @@ PromptTexts = Callable[[Committed], Mapping[str, str]]
 """Gives the texts of the templates that a stage rendered, by name."""
 
 LOCK_SECONDS = 60.0
-FOLDER = "nlac.folder"
+NOTE = "mlflow.note.content"
 
 
 def _recording(
@@ -53,8 +57,10 @@ def _recording(
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            self.home.mkdir(parents=True, exist_ok=True)
+            make_folder(self.home, PRIVATE_FOLDER)
             with FileLock(self.home / ".lock", timeout=LOCK_SECONDS):
+                if not (self.home / DATABASE).exists():  # SQLite gives what it writes beside it the same mode
+                    (self.home / DATABASE).touch(PRIVATE_FILE)
                 return method(self, *args, **kwargs)
         except (MlflowException, SQLAlchemyError, OSError, Timeout) as error:
             what = method.__name__.replace("_", " ")
@@ -88,7 +94,7 @@ class Bridge:
     @property
     def uri(self) -> str:
         """The store's SQLAlchemy address."""
-        return f"sqlite:///{self.home / 'mlflow.db'}"
+        return f"sqlite:///{self.home / DATABASE}"
 
     @cached_property
     def _runs(self) -> Runs:
@@ -101,7 +107,7 @@ class Bridge:
     @_recording
     def aliased_sources(self) -> list[str]:
         """Folders of the adapters that an alias of the registry names; None when MLflow can't be read."""
-        return registry.aliased_sources(self._runs.client)
+        return registry.aliased_sources(self._runs.client, self.root)
 
     @_recording
     def forget_run(self, run: str) -> bool:
@@ -179,11 +185,31 @@ class Bridge:
             self._runs.client.set_terminated(run_id, "FAILED")
 
     @_recording
+    def begin_iteration(self, run: str, iteration: int) -> None:
+        """Show an iteration and its training run as running. A stage that is computed alone does not."""
+        self._runs.going_on(run, iteration)
+
+    @_recording
     def finish_iteration(self, run: str, iteration: int, ok: bool) -> None:
-        """Finish the iteration's run."""
-        self._runs.client.set_terminated(
-            self._runs.of_iteration(run, iteration), "FINISHED" if ok else "FAILED"
-        )
+        """Finish the iteration's run, and the training run, which the next iteration opens again."""
+        for run_id in (self._runs.of_iteration(run, iteration), self._runs.of_training(run)):
+            self._runs.client.set_terminated(run_id, "FINISHED" if ok else "FAILED")
+
+    @_recording
+    def note_iteration(self, run: str, iteration: int, page: str) -> None:
+        """Show a page of Markdown in the iteration's run."""
+        self._runs.client.set_tag(self._runs.of_iteration(run, iteration), NOTE, page[:TAG_LENGTH])
+
+    @_recording
+    def log_traces(self, run: str, iteration: int, traces: Iterable[EpisodeTrace]) -> int:
+        """Write episodes as traces linked to the iteration's run.
+
+        Returns:
+            How many were new; None when MLflow can't be written.
+        """
+        linked = self._runs.of_iteration(run, iteration)
+        start, experiment = self._runs.client.get_run(linked).info.start_time, self._runs.experiment(run)
+        return sum(write_trace(self.uri, experiment, linked, trace, start) for trace in traces)
 
     def url(self, run_id: str) -> str | None:
         """Where `nlac mlflow-ui` shows a run (at its usual port)."""
@@ -200,14 +226,19 @@ class Bridge:
         if run_id is None:
             tags = {"nlac.prefect_flow_run_id": m.prefect_flow_run_id}
             run_id = self._runs.begin_stage(m.run, m.iteration, m.stage, start, tags)
-        experiment, parent = self._runs.experiment(m.run), self._runs.of_iteration(m.run, m.iteration)
         texts = self._prompt_texts(committed) if self._prompt_texts else {}
-        log_committed(
-            client, experiment, parent, run_id, committed, dump_config(config, masked=True), texts, end
-        )
-        client.set_tag(run_id, FOLDER, self._folder(committed))
+        said, earlier = dump_config(config, masked=True), self._earlier_steps(m)
+        log_committed(self._runs, self.root, run_id, committed, said, texts, end, earlier)
         client.set_terminated(run_id, "FINISHED", end)
         return run_id
+
+    def _earlier_steps(self, manifest: Manifest) -> int:
+        """Optimizer steps that a training stage took in earlier iterations of its run."""
+        if TrainingStep.TABLE not in manifest.tables:
+            return 0
+        store = Store(self.root)
+        before = (store.committed(manifest.run, manifest.stage, n) for n in range(manifest.iteration))
+        return sum(c.manifest.tables[TrainingStep.TABLE].rows for c in before if c is not None)
 
     def _folder(self, committed: Committed) -> str:
         return committed.path.relative_to(self.root).as_posix()
@@ -215,7 +246,7 @@ class Bridge:
 
 def _prefect_tags(flow_run_id: str | None, ui_url: str | None) -> dict[str, str | None]:
     note = link("Prefect run", ui_url) if ui_url else None
-    return {"nlac.prefect_flow_run_id": flow_run_id, "nlac.prefect_url": ui_url, "mlflow.note.content": note}
+    return {"nlac.prefect_flow_run_id": flow_run_id, "nlac.prefect_url": ui_url, NOTE: note}
 
 
 def _times(manifest: Manifest) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.rows import Evaluation, TrainingStep
@@ -77,33 +78,41 @@ def metrics(numbers: Numbers, timestamp: int, step: int = 0) -> "list[Metric]":
     return [Metric(_metric_name(name), float(value), timestamp, step) for name, value in numbers.items()]
 
 
-def step_metrics(committed: Committed, timestamp: int) -> "list[Metric]":
-    """The history of a training stage: one value per metric and optimizer step."""
+def step_metrics(committed: Committed, timestamp: int, prefix: str = "", first: int = 0) -> "list[Metric]":
+    """The history of a training stage: one value per metric and optimizer step.
+
+    Args:
+        committed: the stage.
+        timestamp: milliseconds.
+        prefix: of the metrics' names.
+        first: number of the stage's first step.
+    """
     from mlflow.entities import Metric
 
     if TrainingStep.TABLE not in committed.manifest.tables:
         return []
     steps = committed.scan(TrainingStep.TABLE).select("step", *STEP_METRICS).collect()
     return [
-        Metric(f"train.{name}", float(row[name]), timestamp, row["step"])
+        Metric(f"{prefix}train.{name}", float(row[name]), timestamp, first + row["step"])
         for row in steps.iter_rows(named=True)
         for name in STEP_METRICS
         if row[name] is not None
     ]
 
 
-def datasets(committed: Committed) -> "list[DatasetInput]":
+def datasets(committed: Committed, root: Path) -> "list[DatasetInput]":
     """The tables a stage read and wrote, each version named by our own digest of its rows.
 
     MLflow has dataset inputs only, so the tag mlflow.data.context tells written tables ('output') from read ones
-    ('input'). A table has the same name and digest in both, so a reader leads to its writer.
+    ('input'). A table has the same name and digest in both, so a reader leads to its writer. Paths are relative to the
+    data root.
     """
     m = committed.manifest
     written = [
         _dataset(
             f"{m.stage}.{name}",
             entry.digest,
-            str(committed.path / entry.file),
+            (committed.path / entry.file).relative_to(root).as_posix(),
             {"num_rows": entry.rows},
             "output",
         )

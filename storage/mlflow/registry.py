@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemas.rows import Evaluation
@@ -21,8 +22,11 @@ DIGEST = "nlac.digest"
 IS_PROMPT = "mlflow.prompt.is_prompt"
 
 
-def register_adapters(client: "MlflowClient", experiment_id: str, run_id: str, committed: Committed) -> None:
-    """Register each adapter as a logged model and a model version. The source is the committed folder: no copies."""
+def register_adapters(
+    client: "MlflowClient", experiment_id: str, run_id: str, committed: Committed, root: Path
+) -> None:
+    """Register each adapter as a logged model and a model version. The source is the committed folder, relative to the
+    data root: no copies, and the data root can be moved."""
     from mlflow.entities import LoggedModelOutput
 
     m = committed.manifest
@@ -32,19 +36,18 @@ def register_adapters(client: "MlflowClient", experiment_id: str, run_id: str, c
             continue
         tags = {VERSION: entry.version, RUN: m.run, "nlac.iteration": str(m.iteration), DIGEST: entry.digest}
         folder = committed.path / entry.folder
+        source = folder.relative_to(root).as_posix()
         model = client.create_logged_model(
             experiment_id,
             name=kind,
             source_run_id=run_id,
-            tags={**tags, "nlac.folder": str(folder)},
+            tags={**tags, "nlac.folder": source},
             model_type="peft" if (folder / "adapter_config.json").is_file() else "transformers",
         )
         client.finalize_logged_model(model.model_id, "READY")
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
         _ensure_model(client, kind)
-        client.create_model_version(
-            kind, source=str(folder), run_id=run_id, tags=tags, model_id=model.model_id
-        )
+        client.create_model_version(kind, source=source, run_id=run_id, tags=tags, model_id=model.model_id)
 
 
 def crown(client: "MlflowClient", committed: Committed) -> None:
@@ -80,10 +83,10 @@ def crown(client: "MlflowClient", committed: Committed) -> None:
             client.set_registered_model_alias("policy", alias, str(best.version))
 
 
-def aliased_sources(client: "MlflowClient") -> list[str]:
+def aliased_sources(client: "MlflowClient", root: Path) -> list[str]:
     """Folders of the adapters that an alias names."""
     return [
-        str(version.source)
+        str(root / str(version.source))
         for model in client.search_registered_models(max_results=1000)
         for number in dict(model.aliases).values()
         if (version := client.get_model_version(model.name, str(number))).source

@@ -5,24 +5,28 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from storage.guard import SECRET
+
 USUAL_PORT = 4218
+DATABASE = "mlflow.db"
 
 
-def server_command(data_root: Path, port: int) -> tuple[list[str], dict[str, str]]:
+def server_command(data_root: Path, port: int, secret: str) -> tuple[list[str], dict[str, str]]:
     """The MLflow server over a data root's store: its command line and environment.
 
     Args:
         data_root: the data root.
         port: a free port of 127.0.0.1.
+        secret: "user:password", for which its pages ask.
     """
     home = data_root.resolve() / ".mlflow"
     command = [
         sys.executable, "-m", "mlflow", "server",
-        "--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}",
-        "--default-artifact-root", (home / "artifacts").as_uri(),
-        "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+        "--backend-store-uri", f"sqlite:///{home / DATABASE}",
+        "--serve-artifacts", "--artifacts-destination", (home / "artifacts").as_uri(),
+        "--host", "127.0.0.1", "--port", str(port), "--workers", "1", "--app-name", "nlac",
     ]  # fmt: skip
-    return command, {**_without_mlflow(os.environ), **_SWITCHES}
+    return command, {**_without_mlflow(os.environ), **_SWITCHES, SECRET: secret}
 
 
 _SWITCHES = {

@@ -125,6 +125,26 @@ class LearningCurveRow(_Measured):
     seconds: float = Field(description="seconds of all its stages up to this iteration")
 
 
+class ComparisonRow(_Measured):
+    """One evaluation on the eval tasks, with what it had cost to make the policy, for algorithms to be compared by.
+    What evaluations cost is left out. Of runs whose demonstrations or logs were given, those cost nothing here."""
+
+    policy_version: str = Field(description="policy that played; -> adapters.version")
+    success_rate: float | None = Field(description="successes / episodes")
+    success_low: float | None = Field(description="95% Wilson interval, lower end")
+    success_high: float | None = Field(description="95% Wilson interval, upper end")
+    environment_steps: int = Field(
+        description="training transitions of the run up to this iteration, and simulated_steps"
+    )
+    simulated_steps: int = Field(
+        description="steps played to see a future (algorithm self_distillation), up to this iteration; those that lead "
+        "back to the state are not counted"
+    )  # fmt: skip
+    generated_tokens: int = Field(description="tokens written up to this iteration")
+    trained_tokens: int = Field(description="tokens of the rows of all optimizer steps up to this iteration")
+    seconds: float = Field(description="seconds of the stages up to this iteration")
+
+
 _PLAYED = "case split when 'train' then 'rollout' else 'evaluation' end"
 _CRITIQUED = "case round when 0 then 'critique' else 'refinement' end"
 _FRESH = "action_source = 'fresh'"
@@ -136,6 +156,7 @@ _SOURCES = (
     ("bellman_targets", "'bellman-targets'", "bootstrap", "target_id", "generation", "true"),
     ("corrected_targets", "'cot-correction'", "correct", "corrected_id", "generation", "true"),
     ("corrected_targets", "'cot-correction'", "correct", "corrected_id", "reasoning_generation", "true"),
+    ("sampled_actions", "'action-samples'", "policy", "action_id", "generation", "true"),
     ("critiques", _CRITIQUED, "policy", "critique_id", "action_generation", _FRESH),
     ("critiques", _CRITIQUED, "evaluate", "critique_id", "generation", "true"),
     ("refinements", "'refinement'", "refine", "refinement_id", "generation", "kind = 'refined'"),
@@ -300,6 +321,32 @@ MEASURES: dict[str, tuple[type[BaseModel], str]] = {
                (select coalesce(sum(seconds), 0) from costs c where c.run = e.run and c.iteration <= e.iteration)
                    as seconds
         from evaluations e where e.split = 'eval'""",
+    ),
+    "comparison": (
+        ComparisonRow,
+        r"""
+        with spent as (
+            select run, iteration, 0 as collected, 0 as simulated, tokens, 0 as trained, seconds
+            from stages where state <> 'superseded' and stage <> 'evaluation'
+            union all
+            select run, iteration, 0, 0, 0, tokens, 0 from training_steps
+            union all
+            select run, iteration, 1, 0, 0, 0, 0 from transitions where split = 'train'
+            union all
+            select run, iteration, 0, len(regexp_extract_all(description, '(?:^| )Environment: ')), 0, 0, 0
+            from futures where source = 'rollout'
+        ), costs as (
+            select run, iteration, sum(collected) as collected, sum(simulated) as simulated, sum(tokens) as tokens,
+                   sum(trained) as trained, sum(seconds) as seconds
+            from spent group by all
+        )
+        select e.run, e.iteration, e.policy_version, e.success_rate, e.success_low, e.success_high,
+               coalesce(sum(collected + simulated), 0) as environment_steps,
+               coalesce(sum(simulated), 0) as simulated_steps,
+               coalesce(sum(tokens - trained), 0) as generated_tokens, coalesce(sum(trained), 0) as trained_tokens,
+               coalesce(sum(seconds), 0) as seconds
+        from evaluations e left join costs c on c.run = e.run and c.iteration <= e.iteration
+        where e.split = 'eval' group by all""",
     ),
 }  # fmt: skip
 """View -> the model of its rows, and its query; the model gives the columns their order and types."""

@@ -4,8 +4,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
-from contextlib import redirect_stdout
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import BinaryIO, Literal, TextIO, cast
 
 import duckdb
@@ -14,8 +14,10 @@ from schemas.shown import visible
 
 Format = Literal["table", "csv", "json", "parquet", "vertical"]
 
-SHOWN_ROWS = 200
-CELL_CHARS = 60  # of a drawn table
+SHOWN_ROWS = 200  # of a drawn table
+CELL_CHARS = 60  # likewise
+_NUMBERS = {"integer", "bigint", "hugeint", "float", "double", "decimal"}
+_Texts = Sequence[str | None]
 BATCH_ROWS = 8192
 _NOT_JSON = re.compile(r"NaN|Infinity")
 
@@ -45,9 +47,9 @@ def render(
 
     Args:
         relation: the query; it runs now.
-        how: table: as DuckDB draws it, the first and last 100 rows, with long values cut; vertical: each row as lines
-            of column and value, whole; csv: header and rows, nested values as DuckDB writes them, NULL empty; json: an
-            array, one object per line, NaN as null; parquet: zstd.
+        how: table: drawn, the first SHOWN_ROWS rows with long values cut, or rows as lines of column and value where
+            its words are too wide; vertical: every row as such lines, whole; csv: header and rows, nested values as
+            DuckDB writes them, NULL empty; json: an array, one object per line, NaN as null; parquet: zstd.
         stream: takes the bytes.
         width: longest line of a drawn table, characters.
         terminal: people read the stream, so control characters are shown; table and vertical always show them.
@@ -67,10 +69,9 @@ def render(
     text = cast(TextIO, _Visible(whole) if terminal or how in ("table", "vertical") else whole)
     try:
         if how == "table":
-            with redirect_stdout(text):
-                _cut(relation).show(max_width=width, max_rows=SHOWN_ROWS, max_col_width=width)
+            _table(relation, text, width)
         elif how == "vertical":
-            _vertical(relation, text)
+            _vertical(relation.columns, _texts(relation), text)
         elif how == "csv":
             _csv(relation, text)
         else:
@@ -79,8 +80,45 @@ def render(
         whole.detach()
 
 
+def _table(relation: duckdb.DuckDBPyRelation, text: TextIO, width: int) -> None:
+    """Columns share the width, and no word is broken, so that an id can be copied."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = list(islice(_texts(_cut(relation)), SHOWN_ROWS + 1))
+    shown = [["NULL" if value is None else visible(value) for value in row] for row in rows[:SHOWN_ROWS]]
+    lines = [[value.replace("\n", "\\n") for value in row] for row in shown]
+    console = Console(file=text, width=width, color_system=None, legacy_windows=False)
+    for between in ("_", "_\n"):  # a name is only broken where the table is too wide with it
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for number, (name, kind) in enumerate(zip(relation.columns, relation.types, strict=True)):
+            cells = [row[number] for row in lines]
+            broken = name.replace("_", between) if len(name) > max(map(len, cells), default=0) else name
+            table.add_column(
+                Text(broken), no_wrap=not any(" " in cell for cell in cells),
+                justify="right" if kind.id in _NUMBERS else "left",
+            )  # fmt: skip
+        for row in lines:
+            table.add_row(*map(Text, row))
+        wanted = console.measure(table, options=console.options.update(width=10_000))
+        if wanted.minimum <= width:
+            table.leading = int(wanted.maximum > width)
+            console.print(table)
+            break
+    else:
+        _vertical(relation.columns, shown, text)
+    more = (
+        f"the first {SHOWN_ROWS} rows; --format csv has all"
+        if len(rows) > SHOWN_ROWS
+        else f"{len(rows)} rows"
+    )
+    text.write(f"({more})\n")
+
+
 def _cut(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """The same with texts and nested values cut to CELL_CHARS."""
+    """The same with texts and nested values cut to CELL_CHARS, and fractions to four digits."""
     if len(set(relation.columns)) < len(relation.columns):
         return relation  # columns can't be told apart by name
     shown = []
@@ -90,22 +128,25 @@ def _cut(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
             text = f"{quoted}::varchar"
             cut = f"case when length({text}) > {CELL_CHARS} then left({text}, {CELL_CHARS - 1}) || '…' else {text} end"
             shown.append(f"{cut} as {quoted}")
+        elif kind.id in ("float", "double"):
+            written = f"format(case when abs({quoted}) < 1000 then '{{:.4g}}' else '{{:.6g}}' end, {quoted})"
+            shown.append(f"{written} as {quoted}")
         else:
             shown.append(quoted)
     return relation.project(", ".join(shown))
 
 
-def _texts(relation: duckdb.DuckDBPyRelation) -> Iterator[tuple[str | None, ...]]:
+def _texts(relation: duckdb.DuckDBPyRelation) -> Iterator[_Texts]:
     """Rows, each value as DuckDB writes it, NULL as None."""
     for batch in relation.project("columns(*)::varchar").to_arrow_reader(BATCH_ROWS):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _vertical(relation: duckdb.DuckDBPyRelation, text: TextIO) -> None:
-    names = max(map(len, relation.columns))
-    for number, row in enumerate(_texts(relation), 1):
+def _vertical(columns: Sequence[str], rows: Iterable[_Texts], text: TextIO) -> None:
+    names = max(map(len, columns))
+    for number, row in enumerate(rows, 1):
         text.write(f"--- row {number}\n")
-        for name, value in zip(relation.columns, row, strict=True):
+        for name, value in zip(columns, row, strict=True):
             shown = "NULL" if value is None else value.replace("\n", "\n" + " " * (names + 2))
             text.write(f"{name:>{names}}  {shown}\n")
 

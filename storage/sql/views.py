@@ -4,7 +4,7 @@
     superseded.episodes, ...     the same tables of folders that were replaced; `folder` tells attempts apart
     stages, adapters             one row per committed stage or adapter, from the manifests
     lineage                      one row per distilled action, joined back to its transition and episode
-    generations ... learning_curve   what was written and what it cost, and how good it is (storage.sql.measures)
+    generations ... comparison   what was written and what it cost, and how good it is (storage.sql.measures)
     problems                     broken files, which are left out
 
 A view checks sizes and Parquet footers; `nlac verify` compares contents (sha256). Queries read the files of the views

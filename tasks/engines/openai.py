@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAIError, Timeout
+from openai import (
+    APIConnectionError,
+    APIStatusError,
+    AsyncOpenAI,
+    DefaultAsyncHttpxClient,
+    OpenAIError,
+    Timeout,
+)
 
 from schemas.config import EngineSection
 from schemas.config.engines import mask_password
@@ -38,6 +46,32 @@ _MALFORMED = (AttributeError, LookupError, TypeError, ValueError, RecursionError
 """What reading a reply raises that lacks OpenAI's form: no choices, a null message, HTML, broken JSON."""
 
 
+class _Client(DefaultAsyncHttpxClient):
+    """The library's HTTP client with a limit on a whole answer. Its own limit is on each piece of one, so a server that
+    sends a byte now and then would be waited for without end.
+
+    Args:
+        seconds: for an answer.
+        options: of the library's client.
+    """
+
+    def __init__(self, seconds: float, **options: Any) -> None:
+        super().__init__(**options)
+        self._seconds = seconds
+
+    async def send(self, request: Any, **options: Any) -> Any:
+        """Send a request, and read its answer.
+
+        Raises:
+            TimeoutError: the answer was not whole in time.
+        """
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await super().send(request, **options)
+        except TimeoutError:
+            raise TimeoutError(f"no whole answer in {self._seconds:g} s; see options.timeout_s") from None
+
+
 class OpenAIEngine:
     """An engine over such a server.
 
@@ -45,10 +79,14 @@ class OpenAIEngine:
         section: base_url, model, api_key_env (the only place that reads the variable), max_batch, and options:
             server: "vllm" for a vLLM server, which offers structured output and scoring;
             structured: overrides whether the server takes `structured_outputs` in a request;
-            extra_body: further fields of every request; timeout_s, max_retries: of the client library.
+            extra_body: further fields of every request; timeout_s: for a whole answer; max_retries: of the client
+            library.
 
     Raises:
         RequestError: the variable of the API key is not set.
+
+    Attributes:
+        faults: requests that were asked again, by kind.
 
     A server that leaves UNANSWERED requests in a row without an answer ends the stage: all requests raise EngineDied.
     """
@@ -67,12 +105,15 @@ class OpenAIEngine:
         self._address, password = mask_password(section.base_url or "")
         given = self._key if section.api_key_env else ""
         self._secrets = sorted(filter(None, {given, password, unquote(password)}), key=len, reverse=True)
+        seconds = float(options.get("timeout_s", 600))
         self._client = AsyncOpenAI(
             base_url=section.base_url,
             api_key=self._key,
-            timeout=Timeout(float(options.get("timeout_s", 600)), connect=CONNECT_SECONDS),
+            timeout=Timeout(seconds, connect=CONNECT_SECONDS),
             max_retries=self._retries,
+            http_client=_Client(seconds, event_hooks={"request": [self._note_retry]}),
         )
+        self.faults: Counter[str] = Counter()
         self._model, self._extra = str(section.model), dict(options.get("extra_body", {}))
         self._concurrency = asyncio.Semaphore(section.max_batch)
         self._unanswered = 0
@@ -134,6 +175,11 @@ class OpenAIEngine:
             extra_body={"prompt_logprobs": request.top_k},
         )
 
+    async def _note_retry(self, request: Any) -> None:
+        """Count what the library asks again, after an error that may pass."""
+        if request.headers.get("x-stainless-retry-count", "0") != "0":
+            self.faults["no answer, asked again"] += 1
+
     def _template(self, thinking: bool) -> dict[str, Any]:
         """Arguments of the server's chat template; servers other than vLLM may refuse the field."""
         return {"chat_template_kwargs": {"enable_thinking": thinking}} if self._vllm else {}
@@ -149,7 +195,8 @@ class OpenAIEngine:
         )
 
     async def _ask(self, read: Callable[[Any], T], call: Any, *arguments: Any, **fields: Any) -> T:
-        """`read` of the reply. The library repeats what fails; a reply that can't be read is asked for again here.
+        """`read` of the reply. The library repeats what fails; a reply that has no end or can't be read is asked for
+        again here.
 
         A circuit breaker stands before the server: it stays open, since the stage ends with it.
         """
@@ -168,18 +215,21 @@ class OpenAIEngine:
                 except OpenAIError as error:
                     self._unanswered = self._unanswered + 1 if _is_outage(error) else 0
                     raise self._failed(error) from None
-                except _MALFORMED as error:
+                except (*_MALFORMED, TimeoutError) as error:
                     fault = error
             if attempt < self._retries:
+                self.faults["unreadable reply, asked again"] += 1
                 await asyncio.sleep(RETRY_SECONDS * 2**attempt)
-        raise self._failed(f"no reply of OpenAI's form, asked {self._retries + 1} times ({fault!r})")
+        self._unanswered += isinstance(fault, TimeoutError)
+        raise self._failed(f"no whole reply of OpenAI's form, asked {self._retries + 1} times ({fault!r})")
 
     def _failed(self, fault: Exception | str) -> RequestError:
-        named = f"{type(fault).__name__}: {fault}" if isinstance(fault, Exception) else fault
+        kind = type(fault).__name__ if isinstance(fault, Exception) else "unreadable reply"
+        named = f"{kind}: {fault}" if isinstance(fault, Exception) else fault
         # Some servers repeat the key they were sent, and errors name addresses.
         for secret in self._secrets:
             named = named.replace(secret, "***")
-        return RequestError(f"server {self._address}: {named}")
+        return RequestError(f"server {self._address}: {named}", kind)
 
     async def close(self) -> None:
         """As the protocol."""
@@ -195,6 +245,8 @@ def _is_outage(error: OpenAIError) -> bool:
 
 def _completion(answer: Any) -> Completion:
     choice, usage = answer.choices[0], answer.usage
+    if choice.finish_reason is None:
+        raise ValueError("the reply has no finish_reason")
     if choice.finish_reason not in ("stop", "length", "tool_calls"):
         raise RequestError(f"the server ended the completion with '{choice.finish_reason}'")
     return Completion(

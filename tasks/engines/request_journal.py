@@ -8,10 +8,10 @@ the sample, the model version and the whole rendered request: a changed prompt o
 
 import hashlib
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
+from storage.checked_lines import checked_line, read_checked_lines
 from tasks.engines.protocol import Completion, Request, ScoreRequest, Scores
 
 
@@ -30,11 +30,8 @@ class RequestJournal:
         self._path = path
         self._file = path.open("ab+", buffering=0)
         self._file.seek(0)
-        *lines, torn = self._file.read().split(b"\n")
-        self._end = self._file.seek(-len(torn), 2)
-        self._file.truncate()
-        records = [line[9:] for line in lines if line[:9] == _checksum(line[9:])]
-        self.skipped = len(lines) - len(records) + bool(torn)
+        records, self.skipped, self._end = read_checked_lines(self._file.read())
+        self._file.truncate(self._end)
         self._known = {key.decode(): answer for key, _, answer in (r.partition(b"\t") for r in records)}
 
     @staticmethod
@@ -65,7 +62,7 @@ class RequestJournal:
             OSError: it can't be written, because the disk is full for instance.
         """
         record = f"{key}\t{json.dumps(vars(answer))}".encode()
-        line = rest = _checksum(record) + record + b"\n"
+        line = rest = checked_line(record)
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
@@ -80,10 +77,6 @@ class RequestJournal:
         self._file.close()
         if remove:
             self._path.unlink(missing_ok=True)
-
-
-def _checksum(record: bytes) -> bytes:
-    return b"%08x\t" % zlib.crc32(record)
 
 
 def _frozen(value: Any) -> Any:

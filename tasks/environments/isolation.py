@@ -1,8 +1,8 @@
 """Confines a process for good, before it reads what a model wrote: Linux's landlock and seccomp, another user, limits.
 
 Neither needs privileges, and both work within containers. The process keeps what it has imported, and may read
-Python's own files and those of the packages that it has imported. It can't write or run files, open sockets, start
-processes or threads, or signal or trace other processes. Root becomes the user nobody.
+Python's own files and those of the packages that it has imported. It can't write, change or run files, open sockets,
+start processes or threads, or signal or trace other processes. Root becomes the user nobody.
 """
 
 import ctypes
@@ -18,22 +18,29 @@ from pathlib import Path
 NOBODY = 65534
 _LIBRARIES = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/urandom", "/dev/null")
 
-_CREATE, _ADD, _RESTRICT = (
-    444,
-    445,
-    446,
-)  # landlock_create_ruleset, _add_rule, _restrict_self: on every architecture
+# landlock_create_ruleset, _add_rule, _restrict_self: on every architecture
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
 _PDEATHSIG, _KEEP_CAPABILITIES, _SECCOMP, _NO_NEW_PRIVILEGES = 1, 8, 22, 38  # of prctl
 _READ_SEARCH = 2  # CAP_DAC_READ_SEARCH
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # seccomp's answers; 1: EPERM
 
-# Number in the kernel's audit interface, then of socket, socketpair, execve, execveat, kill, tkill, tgkill, ptrace,
-# process_vm_readv, process_vm_writev, pidfd_send_signal, io_uring_setup, open_by_handle_at (Linux's tables of calls).
+# Number in the kernel's audit interface, then of the calls refused (Linux's tables of calls): socket, socketpair,
+# execve, execveat, kill, tkill, tgkill, ptrace, process_vm_readv, process_vm_writev, pidfd_send_signal, io_uring_setup,
+# open_by_handle_at; then what landlock leaves open: mode, owner, times, attributes and (before version 3) length of a
+# file, which are the families of chmod, chown, utime and xattr, file_setattr, and truncate.
+# On every architecture: fchmodat2, setxattrat, removexattrat, file_setattr.
+_ATTRIBUTES = (452, 463, 466, 469)
 _MACHINES = {
-    "x86_64": (0xC000003E, (41, 53, 59, 322, 62, 200, 234, 101, 310, 311, 424, 425, 304)),
-    "aarch64": (0xC00000B7, (198, 199, 221, 281, 129, 130, 131, 117, 270, 271, 424, 425, 265)),
-}
+    "x86_64": (0xC000003E, (
+        41, 53, 59, 322, 62, 200, 234, 101, 310, 311, 424, 425, 304,
+        90, 91, 268, 92, 93, 94, 260, 132, 235, 261, 280, 188, 189, 190, 197, 198, 199, 76, *_ATTRIBUTES,
+    )),
+    "aarch64": (0xC00000B7, (
+        198, 199, 221, 281, 129, 130, 131, 117, 270, 271, 424, 425, 265,
+        52, 53, 54, 55, 88, 5, 6, 7, 14, 15, 16, 45, *_ATTRIBUTES,
+    )),
+}  # fmt: skip
 _OTHER_TABLE = 0x40000000  # x86_64's second table of system calls begins here
 
 
@@ -89,10 +96,8 @@ def isolate(rules: int) -> None:
 
 def _become_nobody() -> None:
     """Another user, who may enter Python's folders even if they are root's alone; landlock still says what is read."""
-    header, sets = (
-        (ctypes.c_uint32 * 2)(0x20080522, 0),
-        (ctypes.c_uint32 * 6)(),
-    )  # effective, permitted, inheritable
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable
     _call("capget", header, sets)
     kept = sets[1] & (1 << _READ_SEARCH)
     _call("prctl", _KEEP_CAPABILITIES, 1, 0, 0, 0)

@@ -25,7 +25,7 @@ from tasks.pipeline.checks import check_config
 
 def _result(variant: str, seed: int, won: int, games: int = LEAST_GAMES) -> Result:
     figures = [WalkFigures(0, 100, 0.5, 0.5, 0.7, 0.0, judged_value=0.5, distilled_value=float("nan"))]
-    return Result(variant, 9, seed, "0", figures=figures, games=[n < won for n in range(games)])
+    return Result(variant, 9, seed, configuration="0", figures=figures, games=[n < won for n in range(games)])
 
 
 def _runs(*more: Result) -> dict[tuple[str, int], Result]:
@@ -104,7 +104,7 @@ def test_the_warm_started_policy_plays_its_games(tmp_path: Path, tiny_checkpoint
         )
     )  # fmt: skip
     assert len(done.games) == 6 and len(done.figures) == 1 and done.figures[0].rank is not None
-    assert read_result(tmp_path / "warm_start-9-1.json") == done
+    assert read_result(tmp_path / "warm_start-9-1.json", Result) == done
     store = Store(tmp_path)
     shown = store.committed("warm_start-9-1", "warm-start", 0)
     assert shown is not None

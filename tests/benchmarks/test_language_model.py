@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from benchmarks.learning import result_files
 from benchmarks.learning.language_model import SEEDS, STEPS, at_bar, of_length, proof_checks, report, row
 from benchmarks.learning.result_files import (
     Result,
@@ -50,7 +52,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, tiny_checkpoint: Path) -
         )
 
     first = go(1)
-    assert read_result(results / "nlac-9-0.json") == first
+    assert read_result(results / "nlac-9-0.json", Result) == first
     assert [m.iteration for m in first.figures] == [0] and first.figures[0].rank is not None
     assert 0 <= first.figures[0].sampled_success < 0.5 and first.figures[0].tokens > 0
     second = go(2)
@@ -131,8 +133,8 @@ def test_variants_differ_from_the_shipped_configuration_in_what_they_are() -> No
     own = configure("nlac", 9, 0)
     algorithms = {name: algorithm_of(configure(name, 9, 0)).name for name in VARIANTS}
     assert algorithms == {
-        "nlac": "nlac", "rft": "rft", "grpo": "grpo", "ppo": "ppo", "refiner_alone": "refiner_alone",
-        "no_bootstrap": "nlac", "shuffled": "nlac", "ceiling": "nlac",
+        "nlac": "nlac", "rft": "rft", "grpo": "grpo", "ppo": "ppo", "sac": "sac", "nlrl": "nlrl",
+        "refiner_alone": "refiner_alone", "no_bootstrap": "nlac", "shuffled": "nlac", "ceiling": "nlac",
     }  # fmt: skip
     assert configuration_digest(configure("nlac", 9, 2)) == configuration_digest(own)
     digests = {configuration_digest(configure(name, cells, 0)) for name in VARIANTS for cells in STEPS}
@@ -145,16 +147,10 @@ def test_variants_differ_from_the_shipped_configuration_in_what_they_are() -> No
 
 def _result(variant: str, seed: int, success: float, rank: float | None = None, steps: int = 4000) -> Result:
     figures = [WalkFigures(i, steps * (i + 1) // 4, success, success, rank, 0.0) for i in range(4)]
+    machine = {"threads": 1, "cores": 2, "processor": "x", "flags": [], "dtype": "float32"}
     return Result(
-        variant,
-        9,
-        seed,
-        "0",
-        {"threads": 1, "cores": 2, "processor": "x", "flags": [], "dtype": "float32"},
-        "c",
-        "d",
-        figures,
-    )
+        variant, 9, seed, configuration="0", machine=machine, commit="c", date="d", figures=figures
+    )  # fmt: skip
 
 
 def _all(**changes: Result) -> dict[tuple[str, int], Result]:
@@ -210,7 +206,7 @@ def test_the_report_is_made_of_committed_results(
     monkeypatch.setattr("benchmarks.learning.language_model.PICTURE", tmp_path / "images" / "lm.png")
     for result in _all().values():
         write_result(tmp_path / "results", result)
-    assert read_results(tmp_path / "results") == sorted(_all().values(), key=lambda r: r.name)
+    assert read_results(tmp_path / "results", Result) == sorted(_all().values(), key=lambda r: r.name)
     write_result(tmp_path / "here", _result("nlac", 0, 0.4, 0.6))
     monkeypatch.setattr("benchmarks.checks.CONSOLE", Console(width=400))
     report(tmp_path / "results", here=tmp_path / "here")
@@ -223,3 +219,19 @@ def test_the_report_is_made_of_committed_results(
     (tmp_path / "results" / "rft-9-1.json").unlink()
     with pytest.raises(SystemExit, match="bars missed: lm_above_rft_median"):
         report(tmp_path / "results")
+
+
+def test_results_alone_do_not_make_a_commit_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = tmp_path / "docs" / "results" / "one.json", tmp_path / "program.py"
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("before")
+    author = ("-c", "user.name=n", "-c", "user.email=n@localhost")
+    for words in (["init", "-q"], ["add", "."], [*author, "commit", "-qm", "all"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    monkeypatch.setattr(result_files, "PROJECT_ROOT", tmp_path)
+    clean = result_files.commit()
+    files[0].write_text("after")
+    assert len(clean) == 12 and result_files.commit() == clean
+    files[1].write_text("after")
+    assert result_files.commit() == f"{clean}-dirty"

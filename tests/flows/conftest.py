@@ -11,13 +11,15 @@ import yaml
 from flows.stack.control import read_stack
 from flows.stack.processes import marked_processes
 from schemas.load import PROJECT_ROOT
+from tasks.imports import ALLOW_IMPORT
+from tests.support.planted import KEY
 from tests.support.stack import CONFIG, LocalStack
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Iterator[LocalStack]:
     base = tmp_path_factory.mktemp("stack")
-    for folder in ("home", "steer"):
+    for folder in ("home", "steer", "stands"):
         (base / folder).mkdir()
     config = base / "trial.yaml"
     shape = {
@@ -30,12 +32,16 @@ def stack(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> It
     foreign = {
         "HOME": str(base / "home"),
         "NLAC_TEST_STEER": str(base / "steer"),
+        "PLANTED_KEY": KEY,
         "PREFECT_API_URL": "http://127.0.0.1:9/api",  # nobody listens there: whoever used it would fail
-        "PYTHONPATH": str(PROJECT_ROOT),
+        "PYTHONPATH": f"{PROJECT_ROOT}{os.pathsep}.",
+        ALLOW_IMPORT: "tests,nim",
     }
     kept = {k: v for k, v in os.environ.items() if k not in ("NLAC_DATA", "XDG_CACHE_HOME", "HF_HOME")}
-    local = LocalStack(base / "data", base / "home", base / "steer", config, {**kept, **foreign})
-    local.up_said = local.nlac("up", "--data", str(local.data)).stdout
+    local = LocalStack(
+        base / "data", base / "home", base / "steer", base / "stands", config, {**kept, **foreign}
+    )
+    local.up_said = local.nlac("up", "--data", str(local.data), cwd=local.stands).stdout
     try:
         yield local
     finally:

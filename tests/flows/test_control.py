@@ -2,29 +2,33 @@
 
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 from filelock import FileLock
 
+from flows.cli import doctor
 from flows.stack import control
 from flows.stack import supervisor as supervisor_module
 from flows.stack.control import (
     Stack,
     StackError,
-    default_api_url,
     down,
     keep_up,
+    lacking_settings,
     read_stack,
     up,
     used_stack,
     write_stack,
 )
-from flows.stack.environment import client_environment, stack_dir
-from flows.stack.supervisor import Supervisor
+from flows.stack.environment import STACK_MARK, client_environment, profiles_path, stack_dir
+from flows.stack.private import exposed, make_private, stack_secret
+from flows.stack.supervisor import SETTLE_SECONDS, Supervisor
 from schemas.load import PROJECT_ROOT
 from tasks.ports import free_port
 from tests.support.waiting import wait_until
@@ -66,6 +70,17 @@ def test_a_stack_shares_the_user_s_converted_models(tmp_path: Path, monkeypatch:
     worker = client_environment(tmp_path / "data", "http://127.0.0.1:9/api")
     assert worker["XDG_CACHE_HOME"] == str(tmp_path / "data" / ".cache")
     assert worker["NLAC_MODEL_CACHE"] == str(tmp_path / "mine" / "nlac" / "models")
+
+
+def test_down_ends_what_a_killed_supervisor_has_left(tmp_path: Path) -> None:
+    left = subprocess.Popen(WAITS, env={**os.environ, STACK_MARK: str(tmp_path)}, start_new_session=True)
+    other = subprocess.Popen(WAITS, env={**os.environ, STACK_MARK: str(tmp_path / "other")})
+    assert read_stack(tmp_path) is None and down(tmp_path)
+    assert not psutil.pid_exists(left.pid) and other.poll() is None
+    assert not down(tmp_path)
+    left.wait()
+    other.kill()
+    other.wait()
 
 
 SUPERVISES = """
@@ -193,6 +208,31 @@ def test_a_service_that_keeps_dying_is_started_again_ever_more_seldom(tmp_path: 
     assert log.read_text().count("died") == 11
 
 
+def test_after_a_death_lost_runs_are_looked_for_until_none_is_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = tmp_path / "looks"
+    doubts_once = f"import sys; n = open({str(looks)!r}, 'a'); sys.exit(n.tell() < n.write(sys.argv[1]))"
+    monkeypatch.setattr(Supervisor, "_provision", [sys.executable, "-c", doubts_once])
+    supervisor = Supervisor(tmp_path, 0, None)
+    supervisor.keep("worker", [sys.executable, "-c", ""])
+    begin = supervisor.services["worker"].started
+    supervisor.services["worker"].child.wait()
+    seconds = []
+    for second in range(60):
+        supervisor.revive(begin + second)
+        if len(supervisor.services) and second > 1:
+            supervisor.services.pop("worker").child.wait()
+        before = looks.read_text() if looks.exists() else ""
+        supervisor.settle(begin + second)
+        if supervisor._settling is not None:
+            supervisor._settling.wait()
+            if looks.read_text() != before:
+                seconds.append(second)
+    assert looks.read_text() == "--lost--lost"
+    assert seconds[0] >= SETTLE_SECONDS and seconds[1] - seconds[0] >= SETTLE_SECONDS
+
+
 def test_logs_are_bounded_while_their_writers_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module, "LOG_BYTES", 1000)
     supervisor = Supervisor(tmp_path, 0, None)
@@ -214,6 +254,62 @@ def test_logs_are_bounded_while_their_writers_go_on(tmp_path: Path, monkeypatch:
     writer.communicate()
 
 
-def test_without_a_checkout_no_address_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_prefect_commands_lack_nothing_where_the_checkout_s_own_stack_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        monkeypatch.delenv(name)
+    usual = Stack(pid=1, port=control.USUAL_PORT, data=str(PROJECT_ROOT / "data"))
+    assert lacking_settings(usual) == {}
+    elsewhere = {"PREFECT_PROFILES_PATH": str(tmp_path / ".stack" / "profiles.toml")}
+    assert lacking_settings(usual.model_copy(update={"data": str(tmp_path)})) == elsewhere
+    monkeypatch.setenv("PREFECT_PROFILE", "mine")
+    assert lacking_settings(usual) == {"PREFECT_PROFILE": "nlac"}
     monkeypatch.setattr(control, "PROJECT_ROOT", tmp_path)
-    assert default_api_url() is None
+    assert lacking_settings(usual).keys() == {"PREFECT_API_URL", "PREFECT_PROFILES_PATH", "PREFECT_PROFILE"}
+
+
+def test_prefect_finds_the_secret_of_the_checkout_s_own_stack(tmp_path: Path) -> None:
+    shutil.copy(PROJECT_ROOT / "pyproject.toml", tmp_path)
+    secret = stack_secret(tmp_path / "data")
+    code = (
+        "from prefect.settings import get_current_settings as read\n"
+        "print(read().api.auth_string.get_secret_value(), read().server.api.auth_string.get_secret_value())"
+    )
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    plain["HOME"] = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=plain, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == [secret, secret], done.stderr
+
+
+def test_the_secret_is_drawn_once_and_only_its_user_reads_it(tmp_path: Path) -> None:
+    first = stack_secret(tmp_path / "data")
+    assert first == stack_secret(tmp_path / "data") != stack_secret(tmp_path / "other")
+    assert first.startswith("nlac:") and len(first) > 40
+    file = profiles_path(tmp_path / "data")
+    modes = [path.stat().st_mode & 0o777 for path in (file, file.parent, tmp_path / "data")]
+    assert modes == [0o600, 0o700, 0o700]
+
+
+def test_what_an_earlier_version_left_open_is_closed_and_a_shared_data_root_stays_shared(
+    tmp_path: Path,
+) -> None:
+    tmp_path.chmod(0o755)
+    for folder, database in ((".stack/prefect", "prefect.db"), (".mlflow", "mlflow.db")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / database).touch()
+        (tmp_path / folder / database).chmod(0o644)
+    for folder in (".stack", ".mlflow"):
+        (tmp_path / folder).chmod(0o755)
+    stack_secret(tmp_path)
+    names = {".stack", ".mlflow", "prefect.db", "mlflow.db"}
+    assert {path.name for path in exposed(tmp_path)} == names
+    said = [(f.state, f.remedy) for f in doctor.access(tmp_path, None)]
+    assert said[0] == ("note", f"chmod 700 {tmp_path}, unless they are to read its texts")
+    assert [state for state, _ in said[1:]] == ["note"] * 4
+    make_private(tmp_path)
+    assert list(exposed(tmp_path)) == [] and tmp_path.stat().st_mode & 0o777 == 0o755
+    tmp_path.chmod(0o700)
+    assert [f.state for f in doctor.access(tmp_path, None)] == ["ok"]

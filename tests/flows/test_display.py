@@ -13,9 +13,9 @@ from rich.console import Console
 from flows.cli.display import Display
 from flows.cli.iterate import _why
 from flows.cli.summary import retry_hint
-from flows.deployments.progress import ProgressFile, progress_line
+from flows.deployments.progress import ProgressFile
 from flows.stack.control import Stack
-from tasks.runtime.progress import ProgressState
+from tasks.runtime.progress import ProgressState, progress_line
 
 
 def state(done: int, total: int = 8, seconds: float = 4.0) -> ProgressState:
@@ -83,7 +83,7 @@ def test_a_failure_names_the_command_with_the_options_that_were_given(
     assert said.endswith(f"bin/nlac iterate --data {other} --run trial")
 
 
-def test_a_run_that_was_not_accepted_and_a_server_that_is_gone_are_told_apart() -> None:
-    gone = Stack(pid=1, port=9, data="nowhere")  # nobody listens there
+def test_a_run_that_was_not_accepted_and_a_server_that_is_gone_are_told_apart(tmp_path: Path) -> None:
+    gone = Stack(pid=1, port=9, data=str(tmp_path))  # nobody listens there
     assert _why(gone, "") == "Prefect did not accept the run; its message stands above."
     assert _why(gone, "1234").startswith("The Prefect server does not answer any more")

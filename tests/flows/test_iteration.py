@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 from contextlib import closing
@@ -14,7 +15,7 @@ import yaml
 
 from flows.stack.control import read_stack
 from flows.stack.environment import STACK_MARK
-from schemas.load import load_config
+from schemas.load import PROJECT_ROOT, load_config
 from tasks.algorithms import ALGORITHMS
 from tasks.engines.vllm import leases
 from tasks.engines.vllm.servers import server_dir
@@ -53,13 +54,20 @@ def tracked(stack: LocalStack, status: str) -> set[tuple[str, str, str | None]]:
         return set(database.execute(query, [status]))
 
 
+def mlflow_says(query: str, stack: LocalStack, beginning: str) -> bool:
+    """Whether a value that the query finds in MLflow's database begins so."""
+    with closing(sqlite3.connect(stack.data / ".mlflow" / "mlflow.db")) as database:
+        return any(str(value).startswith(beginning) for (value,) in database.execute(query))
+
+
 def test_a_failed_stage_is_named_and_it_and_later_ones_alone_run_again_on_retry(
     stack: LocalStack, steer: Path, tmp_path: Path
 ) -> None:
     (steer / "break").write_text("evaluate")
     algorithm = "self_distillation"  # of those with stages before and after critique the one with the fewest
     file = tmp_path / "trial.yaml"
-    file.write_text(f"{stack.config.read_text()}\nalgorithm: {algorithm}\n")
+    config = yaml.safe_load(stack.config.read_text())
+    file.write_text(yaml.safe_dump({**config, "algorithm": algorithm, "faults": {"retries": 0}}))
     options = ["--data", str(stack.data), "--config", str(file), "--run", "trial"]
     done = stack.nlac("iterate", *options, check=False)
     assert done.returncode == 1
@@ -92,10 +100,28 @@ def test_a_failed_stage_is_named_and_it_and_later_ones_alone_run_again_on_retry(
     }
     assert [stage for stage, _, _ in tracked(stack, "FAILED")] == [broken]
 
+    named = stack.run(run)
+    assert named["name"] == "iteration-trial-0" and {"run:trial", "iteration:0"} <= set(named["tags"])
+    for child in stack.children(run):
+        assert f"stage:{child['name'].removesuffix('-trial-0')}" in child["tags"]
+    ids = [run, *(child["id"] for child in stack.children(run))]
+    wanted = {"artifacts": {"flow_run_id": {"any_": ids}}}
+    shown = {one["key"]: one for one in stack.api("/artifacts/filter", wanted)}
+    rate = f"success: {manifests['evaluation'].metrics['success_rate']:.3f}"
+    pages = (shown["evaluation"]["data"], shown["evaluation"]["description"], shown["report"]["data"])
+    assert all(rate in page.replace("\\", "") for page in pages)
+    report = shown["report"]["data"]
+    assert report.startswith("## Iteration 0 of run trial")
+    assert mlflow_says("select value from tags where key = 'mlflow.note.content'", stack, report[:40])
+    assert mlflow_says("select value from trace_tags where key = 'nlac.split'", stack, "eval")
+    logs = stack.api("/logs/filter", {"logs": {"flow_run_id": {"any_": [stack.children(run)[-1]["id"]]}}})
+    assert any(line["message"].startswith("done: ") for line in logs)
+
     again = stack.nlac("iterate", "--data", str(stack.data), "--run", "trial", "--iteration", "0").stdout
     table = [line.split() for line in again.split("Iteration 0 of run 'trial'")[1].splitlines()]
     assert [row[0] for row in table if row[-1:] == ["reused"]] == stages
     for expected in (
+        "success: ",
         f"The data lies in {stack.data / 'trial'}",
         "mlflow-ui",
         "select run, iteration",
@@ -157,6 +183,24 @@ def test_a_killed_stage_leaves_nothing_visible_and_can_be_run_again(stack: Local
     committed = stack.store.committed("killed", "rollout", 0)
     assert committed is not None
     assert list((stack.data / "killed" / ".staging").iterdir()) == []
+
+
+def test_files_and_modules_are_found_from_the_folder_in_which_the_stack_was_started(
+    stack: LocalStack,
+) -> None:
+    page = (PROJECT_ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (stack.stands / "nim.py").write_text(code)
+    config = yaml.safe_load(stack.config.read_text())
+    config["roles"]["policy"]["structured"] = False  # the rules play another game
+    (stack.stands / "nim.yaml").write_text(yaml.safe_dump({**config, "environment": {"name": "nim:Nim"}}))
+    said = stack.prefect(
+        "deployment", "run", "nlac/rollout", "-p", "config=nim.yaml", "-p", "run=nim", "-p", "iteration=0"
+    )  # in another folder than nlac up
+    done = stack.finish(said.split("UUID:")[1].split()[0])
+    assert done["state_type"] == "COMPLETED", done["state"]
+    committed = stack.store.committed("nim", "rollout", 0)
+    assert committed is not None and set(committed.scan("episodes").collect()["environment"]) == {"nim"}
 
 
 @pytest.mark.parametrize("parameters", [{"iteration": -1}, {"run": "../elsewhere"}])

@@ -1,5 +1,6 @@
 """Which failed stages an iteration runs again, and how long it waits."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +22,26 @@ def test_only_a_fault_that_may_pass_is_tried_again_and_each_wait_is_twice_the_la
     assert step.retry_condition_fn is may_pass
 
 
+def two_gpus(stack: LocalStack, folder: Path) -> str:
+    """A configuration under which no stage waits for the GPU, which a dead process holds for a minute."""
+    file = folder / "trial.yaml"
+    file.write_text(f"{stack.config.read_text()}\npools: {{shared_gpu: false}}\n")
+    return str(file)
+
+
 @pytest.mark.server
-def test_an_iteration_runs_a_stage_again_whose_engine_failed_for_a_while(stack: LocalStack) -> None:
-    (stack.steer / "tired").write_text("evaluate 4")
-    run = stack.start("iteration", config=str(stack.config), run="tired", iteration=0)
+def test_an_iteration_runs_a_stage_again_whose_engine_failed_for_a_while_or_whose_process_died(
+    stack: LocalStack, steer: Path, tmp_path: Path
+) -> None:
+    (steer / "tired").write_text("evaluate 4")
+    (steer / "killed").write_text("refine")
+    run = stack.start("iteration", config=two_gpus(stack, tmp_path), run="tired", iteration=0)
     assert stack.finish(run)["state_type"] == "COMPLETED"
-    critiques = [child for child in stack.children(run) if child["name"].startswith("critique")]
-    assert [child["state"]["name"] for child in critiques] == ["Interrupted", "Completed"]
-    assert "failed 4 of 4 critiques" in critiques[0]["state"]["message"]
+    children = stack.children(run)
+
+    def tries(stage: str) -> list[dict[str, Any]]:
+        return [child["state"] for child in children if child["name"].startswith(stage)]
+
+    assert [state["name"] for state in tries("critique")] == ["Interrupted", "Completed"]
+    assert "failed 4 of 4 critiques" in tries("critique")[0]["message"]
+    assert [state["name"] for state in tries("refinement")] == ["Crashed", "Completed"]

@@ -1,7 +1,13 @@
 """`nlac up`: what it starts and what it leaves alone. What `nlac down` leaves, conftest.py checks."""
 
+import subprocess
+import sys
+
 import pytest
 
+from flows.stack.environment import profiles_path
+from flows.stack.private import stack_secret
+from schemas.load import PROJECT_ROOT
 from tasks.pipeline.registry import STAGES
 from tests.support.stack import LocalStack
 
@@ -12,6 +18,17 @@ def test_up_names_what_it_started_and_how_this_shell_reaches_it(stack: LocalStac
     for expected in (stack.api_url, str(stack.data), str(stack.data / ".stack" / "prefect")):
         assert expected in stack.up_said
     assert f"export PREFECT_API_URL={stack.api_url}" in stack.up_said
+    assert f"secret        {profiles_path(stack.data)}" in stack.up_said
+    assert stack_secret(stack.data).partition(":")[2] not in stack.up_said
+
+
+def test_what_up_printed_is_all_that_plain_prefect_commands_need(stack: LocalStack) -> None:
+    exports = [line for line in stack.up_said.splitlines() if line.startswith("export ")]
+    command = "\n".join([*exports, f"{sys.executable} -m prefect work-pool inspect nlac-orchestration"])
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=PROJECT_ROOT, env=stack.environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "nlac-orchestration" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_second_up_says_that_it_is_up(stack: LocalStack) -> None:

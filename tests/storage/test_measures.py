@@ -5,7 +5,16 @@ from typing import Any
 import duckdb
 import pytest
 
-from schemas.rows import BellmanTarget, BootstrapDraw, CorrectedTarget, Critique, DrawnText, ReplaySample, Row
+from schemas.rows import (
+    BellmanTarget,
+    BootstrapDraw,
+    CorrectedTarget,
+    Critique,
+    DrawnText,
+    ReplaySample,
+    Row,
+    SampledAction,
+)
 from storage.sql.measures import MEASURES
 from storage.sql.views import connect
 from storage.store import Store
@@ -96,6 +105,28 @@ def test_every_generated_text_is_counted_once(store: Store) -> None:
     [summary] = [row for row in view(store, "stage_summary") if row["stage"] == "bellman-targets"]
     assert (summary["texts"], summary["cut_share"], summary["tokens"]) == (5, 2 / 5, 100)
     assert summary["tokens_per_second"] == pytest.approx(100 / 1.5)
+
+
+def test_sampled_actions_are_texts_of_the_policy_unless_they_were_drawn_uniformly(store: Store) -> None:
+    first, *_ = played(store, True)
+    asked = generation("base").model_copy(update={"finish_reason": "length"})
+    rows: list[Row] = [
+        SampledAction(
+            **COMMON, action_id=f"a{n}", sample_id="s", transition_id=first.transition_id, place="state",
+            action_text="guess 1", thought="", action="1", generation=made,
+        )
+        for n, made in enumerate((asked, None))
+    ]  # fmt: skip
+    commit(store, "action-samples", sampled_actions=rows)
+    [cost] = [row for row in view(store, "token_costs") if row["stage"] == "action-samples"]
+    assert (cost["role"], cost["texts"], cost["prompt_tokens"], cost["completion_tokens"]) == (
+        "policy",
+        1,
+        5,
+        3,
+    )
+    [summary] = [row for row in view(store, "stage_summary") if row["stage"] == "action-samples"]
+    assert (summary["texts"], summary["cut_share"]) == (1, 1.0)
 
 
 def test_training_is_a_cost_too(store: Store) -> None:
@@ -206,6 +237,37 @@ def test_the_learning_curve_says_what_the_policy_had_cost(store: Store) -> None:
     assert [tuple(row.values()) for row in found] == [
         (0, "p0", 0.2, 2, 200, 3.0),
         (1, "p1", 0.6, 4, 400, 6.0),
+    ]
+
+
+def test_the_comparison_counts_simulated_steps_and_tells_tokens_apart(store: Store) -> None:
+    for iteration in (0, 1):
+        first, *_ = played(store, True, iteration=iteration)
+        seen = [
+            futures.model_copy(update={"iteration": iteration})
+            for futures in improvement(first, "p")["futures"]
+        ]
+        rollouts = [
+            seen[0].model_copy(
+                update={"source": "rollout", "description": "Environment: a Agent: b Environment: c"}
+            ),
+            seen[1].model_copy(update={"description": "Environment: foreseen, not played"}),
+        ]
+        commit(store, "critique", iteration, futures=rollouts)
+        steps = [row.model_copy(update={"iteration": iteration, "tokens": 30}) for row in training_steps(2)]
+        commit(store, "policy-distillation", iteration, training_steps=steps)
+        commit(
+            store, "evaluation", iteration, evaluations=[evaluation("p", 2 + iteration, iteration=iteration)]
+        )
+    commit(store, "evaluation", 2, evaluations=[evaluation("p", 9, iteration=2, split="validation")])
+    alone = [evaluation("base", 1, run="react")]
+    commit_rows(store, "evaluation", 0, {"evaluations": alone}, run="react")
+    found = view(store, "comparison", "* exclude (policy_version, success_low, success_high)")
+    assert [tuple(row.values()) for row in found] == [
+        # steps: 2 played and 2 simulated an iteration; tokens: 100 a stage, of which 60 in training steps
+        ("react", 0, 0.1, 0, 0, 0, 0, 0.0),
+        ("trial", 0, 0.2, 4, 2, 240, 60, 4.5),
+        ("trial", 1, 0.3, 8, 4, 480, 120, 9.0),
     ]
 
 

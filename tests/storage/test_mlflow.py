@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from mlflow.tracing.client import TracingClient
 
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT
+from schemas.rows import Row
 from storage.mlflow.bridge import Bridge
 from storage.store import Committed, Store
 from tests.support.committed import commit_rows
@@ -49,6 +51,13 @@ def runs(client: MlflowClient, **tags: str) -> list[Run]:
     return list(client.search_runs([experiment.experiment_id], wanted))
 
 
+def artifacts(bridge: Bridge, run: Run) -> Path:
+    """The folder from which the MLflow server gives a run's artifacts."""
+    scheme, _, path = run.info.artifact_uri.partition(":/")
+    assert scheme == "mlflow-artifacts"
+    return bridge.home / "artifacts" / path
+
+
 def rollout(store: Store, **more: object) -> Committed:
     played = episode()
     tables = {"episodes": [played], "transitions": transitions(played)}
@@ -80,8 +89,88 @@ def test_an_iteration_is_one_run_with_a_child_a_stage(
     bridge.link(second or "", "9012", None)
     relinked = client.get_run(second).data.tags
     assert relinked["nlac.prefect_flow_run_id"] == "9012"
+    [training] = runs(client, kind="training")
+    assert parent.data.tags["mlflow.parentRunId"] == training.info.run_id
+    assert (training.info.run_name, training.info.status) == ("trial", "RUNNING")
     bridge.finish_iteration("trial", 0, ok=True)
-    assert client.get_run(parent.info.run_id).info.status == "FINISHED"
+    for run in (parent, training):
+        assert client.get_run(run.info.run_id).info.status == "FINISHED"
+    bridge.start_stage("trial", 1, "rollout")
+    assert client.get_run(training.info.run_id).info.status == "FINISHED", "a stage alone is no training"
+    bridge.begin_iteration("trial", 1)
+    assert [run.info.run_id for run in runs(client, kind="training")] == [training.info.run_id]
+    assert client.get_run(training.info.run_id).info.status == "RUNNING"
+    bridge.note_iteration("trial", 0, "# how it went")
+    assert client.get_run(parent.info.run_id).data.tags["mlflow.note.content"] == "# how it went"
+
+
+def test_a_training_run_has_its_curves_by_iteration_and_by_optimizer_step(
+    store: Store, bridge: Bridge, client: MlflowClient
+) -> None:
+    for iteration, successes in enumerate((2, 6)):
+        tables: dict[str, list[Row]] = {"training_steps": list(training_steps(3))}
+        bridge.finish_stage(None, commit_rows(store, "critic-sft", iteration, tables), CONFIG)
+        rows: list[Row] = [evaluation(f"p{iteration}", successes, iteration=iteration)]
+        bridge.finish_stage(None, commit_rows(store, "evaluation", iteration, {"evaluations": rows}), CONFIG)
+    [training] = runs(client, kind="training")
+
+    def curve(name: str) -> list[tuple[int, float]]:
+        return [(m.step, m.value) for m in client.get_metric_history(training.info.run_id, name)]
+
+    assert curve("success_rate") == [(0, 0.2), (1, 0.6)]
+    assert curve("critic-sft/seconds") == [(0, 1.5), (1, 1.5)]
+    assert [step for step, _ in curve("critic-sft/train.loss")] == [0, 1, 2, 3, 4, 5]
+    assert curve("critic-sft/train.loss")[3][1] == 1.0, "the second iteration's first step"
+
+
+def test_the_tasks_of_an_evaluation_are_one_dataset_however_often_they_are_played(
+    store: Store, bridge: Bridge, client: MlflowClient
+) -> None:
+    for iteration in (0, 1):
+        played = [
+            episode(n, iteration=iteration, split="eval", task_id=f"t{n % 2}", episode_id=f"e{iteration}/{n}")
+            for n in range(4)
+        ]
+        tables: dict[str, list[Row]] = {
+            "episodes": list(played), "transitions": [step for row in played for step in transitions(row)],
+            "evaluations": [evaluation("p", 1, iteration=iteration)],
+        }  # fmt: skip
+        bridge.finish_stage(None, commit_rows(store, "evaluation", iteration, tables), CONFIG)
+    experiment = client.get_experiment_by_name("trial")
+    assert experiment is not None
+    [dataset] = client.search_datasets([experiment.experiment_id])
+    assert dataset.name == "eval tasks of trial"
+    records = TracingClient(bridge.uri).store._load_dataset_records(dataset.dataset_id)[0]
+    inputs = sorted((record.inputs for record in records), key=lambda one: str(one["task_id"]))
+    assert inputs == [
+        {"environment": "game", "task_id": task, "observation": "saw 0"} for task in ("t0", "t1")
+    ]
+    assert bridge.forget_run("trial") and client.search_datasets([experiment.experiment_id]) == []
+
+
+def test_a_run_called_default_has_the_only_experiment_of_that_name(
+    store: Store, bridge: Bridge, client: MlflowClient
+) -> None:
+    bridge.start_stage("default", 0, "rollout")
+    Bridge(store.root).start_stage("default", 0, "critique")
+    assert [experiment.name for experiment in client.search_experiments()] == ["default"]
+
+
+def test_a_data_root_can_be_moved(store: Store, bridge: Bridge, client: MlflowClient, tmp_path: Path) -> None:
+    folder = adapter(tmp_path, "policy0")
+    trained = commit_rows(store, "policy-distillation", 0, {}, adapters={"policy": folder})
+    run_id = bridge.finish_stage(None, trained, CONFIG)
+    version = trained.manifest.adapters["policy"].version
+    rows: list[Row] = [evaluation(version, 5, split="validation")]
+    bridge.finish_stage(None, commit_rows(store, "evaluation", 0, {"evaluations": rows}), CONFIG)
+    moved = store.root.rename(tmp_path / "elsewhere")
+    with sqlite3.connect(moved / ".mlflow" / "mlflow.db") as database:
+        assert not any(str(store.root) in line for line in database.iterdump())
+    there = Bridge(moved)
+    run = MlflowClient(tracking_uri=there.uri).get_run(run_id or "")
+    assert (artifacts(there, run) / "config.yaml").is_file()
+    [source, *_] = there.aliased_sources() or []
+    assert Path(source) == moved / trained.path.relative_to(store.root) / "policy" and Path(source).is_dir()
 
 
 def test_a_finished_stage_carries_its_numbers_parameters_datasets_and_files(
@@ -109,9 +198,8 @@ def test_a_finished_stage_carries_its_numbers_parameters_datasets_and_files(
         "critic-sft.optimizer.pt": ("cd" * 16, "input"),
     }
     assert run.data.tags["nlac.fingerprint"] == committed.manifest.fingerprint
-    assert run.data.tags["nlac.data"] == str(committed.path)
-    kept = Path(run.info.artifact_uri.removeprefix("file://"))
-    assert kept.is_relative_to(bridge.home)
+    assert store.root / run.data.tags["nlac.folder"] == committed.path
+    kept = artifacts(bridge, run)
     assert (kept / "manifest.json").read_text() == (committed.path / "manifest.json").read_text()
     assert "run: trial" in (kept / "config.yaml").read_text()
     assert run_id in (bridge.url(run_id) or "")
@@ -183,7 +271,7 @@ def test_adapters_are_model_versions_whose_source_is_the_committed_folder(
     assert bridge.finish_stage(run_id, committed, CONFIG) == run_id  # registers nothing twice
     for kind in ("critic", "target"):
         [version] = client.search_model_versions(f"name = '{kind}'")
-        assert version.source == str(committed.path / kind)
+        assert store.root / str(version.source) == committed.path / kind
         assert version.tags["nlac.version"] == committed.manifest.adapters[kind].version
         assert version.run_id == run_id
     [experiment] = client.search_experiments(filter_string="name = 'trial'")
@@ -241,8 +329,12 @@ def test_two_processes_that_start_at_once_share_one_store_and_one_iteration_run(
     ]
     assert [process.wait(120) for process in started] == [0, 0]
     client = MlflowClient(tracking_uri=bridge.uri)
-    assert len(runs(client, kind="iteration")) == 1
+    assert len(runs(client, kind="training")) == len(runs(client, kind="iteration")) == 1
     assert len(runs(client, kind="stage")) == 2
+    assert [path.stat().st_mode & 0o777 for path in (bridge.home, bridge.home / "mlflow.db")] == [
+        0o700,
+        0o600,
+    ]
 
 
 def test_a_store_that_can_not_be_written_is_a_warning_and_the_stage_lives(

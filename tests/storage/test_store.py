@@ -5,7 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from storage.sql.views import connect
 from storage.store import RunLocked, StageBusy, Store, StoreError, read_manifest
 from storage.verify import verify
 from tests.support.committed import commit_rows
+from tests.support.rows import episode
 from tests.support.waiting import wait_until
 
 WRITER = """
@@ -24,12 +28,24 @@ import sys, time
 from pathlib import Path
 from storage.store import Store
 from tests.support.committed import commit_rows
+from tests.support.rows import episode
 from tests.storage.test_store import rows
 store = Store(Path(sys.argv[1]))
 print("begun", flush=True)
 for number in range(10_000):
     commit_rows(store, "critic-sft", 0, {"priorities": rows(2000)}, inputs={"n": str(number)})
 """
+
+
+def test_a_new_data_root_is_its_user_s_alone_and_one_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    for root in (tmp_path / "deep" / "data", shared):
+        with Store(root).lock("trial", "a test"):
+            pass
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "deep" / "data", shared)]
+    assert modes == [0o700, 0o755]
+
 
 KEY = StageKey(stage="critic-sft", run="trial", iteration=0)
 
@@ -119,6 +135,18 @@ def test_a_committed_folder_is_never_overwritten(tmp_path: Path) -> None:
     assert store.next_attempt(KEY, fingerprint) == 2
 
 
+def test_of_two_that_commit_a_folder_at_the_same_instant_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    made = commit_rows(store, "critic-sft", 0, {"priorities": rows(3)})
+    seen = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path, **options: path != made.path and seen(path, **options))
+    with pytest.raises(StoreError, match="another process committed it"):
+        commit_rows(store, "critic-sft", 0, {"priorities": rows(3)})
+    assert store.committed("trial", "critic-sft", 0) == made
+
+
 def test_a_folder_not_yet_named_current_is_found_and_adopted(tmp_path: Path) -> None:
     store = Store(tmp_path)
     commit_rows(store, "critic-sft", 0, {"priorities": rows(3)})
@@ -135,6 +163,7 @@ def test_a_manifest_of_version_1_still_reads(tmp_path: Path) -> None:
     made = commit_rows(Store(tmp_path), "critic-sft", 0, {"priorities": rows(3)})
     path = made.path / "manifest.json"
     content = json.loads(path.read_text())
+    del content["checksum"]
     content |= {"manifest_version": 1, "determinants": content.pop("fingerprint_inputs")}
     path.write_text(json.dumps(content))
     found = Store(tmp_path).committed("trial", "critic-sft", 0)
@@ -242,3 +271,21 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     with Store(tmp_path).lock("trial", "next"):
         pass
+
+
+def test_of_two_writers_of_one_folder_one_is_refused_and_the_folder_is_current(tmp_path: Path) -> None:
+    store, rounds = Store(tmp_path), 40
+    together = threading.Barrier(2, timeout=60)
+
+    def writes(_: int) -> int:
+        won = 0
+        for number in range(rounds):
+            together.wait()
+            with suppress(StoreError):
+                commit_rows(store, "rollout", number, {"episodes": [episode()]})
+                won += 1
+        return won
+
+    with ThreadPoolExecutor(2) as writers:
+        assert sum(writers.map(writes, range(2))) == rounds
+    assert [n for n in range(rounds) if store.committed("trial", "rollout", n) is None] == []

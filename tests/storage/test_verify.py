@@ -1,5 +1,6 @@
 """What a check of the whole store finds, names and rebuilds."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from schemas.manifest import FingerprintInputs
 from storage.store import Committed, RunLocked, Store
 from storage.verify import repair, survey, verify
+from tasks.engines.protocol import Completion
+from tasks.engines.request_journal import RequestJournal
 from tests.support.committed import commit_rows
 from tests.support.rows import episode, transitions
 
@@ -47,6 +50,33 @@ def test_every_broken_file_is_named(store: Store) -> None:
     assert [Path(fault.message.partition(":")[0]).name for fault in verify(store)] == [
         "episodes.parquet", "transitions.parquet",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "current.json"])
+@pytest.mark.parametrize("damage", ["of a figure", "of its last byte"])
+def test_damage_that_leaves_a_record_well_formed_is_named(store: Store, name: str, damage: str) -> None:
+    made = computed(store, "rollout", 0)
+    path = store.current_path("trial", 0) if name == "current.json" else made.path / name
+    content = path.read_text()
+    digit = content.index(made.manifest.fingerprint) if name == "current.json" else content.index("1.5")
+    damaged = content[:-1] if damage == "of its last byte" else f"{content[:digit]}9{content[digit + 1 :]}"
+    json.loads(damaged)
+    path.write_text(damaged)
+    assert [fault.message.partition(":")[0] for fault in verify(store)] == [str(path)]
+
+
+def test_damaged_lines_of_a_journal_are_counted(store: Store) -> None:
+    path = store.run_dir("trial") / ".requests" / "rollout-00000-0123456789ab.journal"
+    journal = RequestJournal(path)
+    for key in "abc":
+        journal.put(key, Completion("said", "stop", 1, 1))
+    journal.close()
+    assert verify(store) == []
+    whole = path.read_bytes()
+    path.write_bytes(whole[:30] + bytes([whole[30] ^ 1]) + whole[31:-4])
+    (fault,) = verify(store)
+    assert fault.message.startswith(f"{path}: 2 of 3 lines damaged") and not fault.missing
+    assert path.stat().st_size == len(whole) - 4, "a check changes nothing"
 
 
 def test_what_nothing_refers_to_is_named(store: Store) -> None:

@@ -285,6 +285,41 @@ def test_long_values_are_cut_in_a_table_and_whole_in_lines() -> None:
     )
 
 
+def drawn(query: str, width: int) -> list[str]:
+    stream = io.BytesIO()
+    render(duckdb.connect().sql(query), "table", stream, width)
+    return stream.getvalue().decode().splitlines()
+
+
+def test_columns_share_the_width_and_no_word_is_broken() -> None:
+    query = (
+        "select 'an/id/without/spaces' as the_id, 'some words that go on and on' as said, 0.123456 as a_share"
+    )
+    assert drawn(f"{query}, 'x' as a_long_name", 48)[0].split() == ["a_"], (
+        "a name that is wider than its values"
+    )
+    lines = drawn(query, 45)
+    assert max(map(len, lines)) <= 45
+    assert lines[0].split() == ["the_id", "said", "a_share"]
+    assert "an/id/without/spaces" in lines[2] and "some words" in lines[2] and "go on" in lines[3]
+
+
+def test_what_no_table_of_the_width_holds_is_lines_of_column_and_value() -> None:
+    query = "select 'an/id/without/spaces' as the_id, 'another/id/without/spaces' as other_id, 12345.678::double as n"
+    assert drawn(query, 40) == [
+        "--- row 1",
+        "  the_id  an/id/without/spaces",
+        "other_id  another/id/without/spaces",
+        "       n  12345.7",
+        "(1 rows)",
+    ]
+
+
+def test_a_table_says_that_there_are_more_rows_than_it_shows() -> None:
+    lines = drawn("select x from range(201) t(x)", 80)
+    assert lines[-2:] == ["199", "(the first 200 rows; --format csv has all)"]
+
+
 def test_results_without_rows_are_valid_in_every_format() -> None:
     database = duckdb.connect()
     stream = io.BytesIO()

@@ -15,6 +15,21 @@ def counting(request: Request) -> str:
     return "Optimal: no\nReason: halve the range instead" if role == "evaluate" else number_game(request)
 
 
+def aggregating(request: Request) -> str:
+    """The usual player. It values an action by how far the guess is from 10 and by its rollouts, and chooses the
+    nearest one, the first of equals; of every fifth action it says nothing that can be read."""
+    system, prompt = request.messages[0]["content"], request.messages[-1]["content"]
+    if "its number alone" in system:
+        away = [int(value) for value in re.findall(r"^Evaluation \d+: (\d+) away", prompt, re.MULTILINE)]
+        return str(away.index(min(away)) + 1)
+    if "Evaluation:" in system:
+        guess = int(re.findall(r"now answers:\n.*\nAction: \[(\d+)\]", prompt)[-1])
+        rollouts = len(re.findall(r"^\d+\. ", prompt.partition("played on from there:")[2], re.MULTILINE))
+        said = f"{abs(guess - 10)} away over {rollouts} episodes"
+        return said if guess % 5 == 0 else f"Evaluation: {said}"
+    return number_game(request)
+
+
 def valuing(request: Request) -> str:
     """The usual player; its evaluator's log p(yes) falls by 0.5 with each number that a guess is away from 10."""
     return number_game(request)

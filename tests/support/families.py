@@ -1,4 +1,4 @@
-"""Tokenizers of six families' form: their marks, their special tokens, and chat templates that behave as theirs do.
+"""Tokenizers of seven families' form: their marks, their special tokens, and chat templates that behave as theirs do.
 
 Byte vocabularies without merges, so that a text has one tokenisation and a sampled one can be compared with it.
 """
@@ -7,27 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.chat.turn_forms import CHATML, GEMMA
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-CHATML = """
-{%- for message in messages -%}
-{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}
-{%- endfor -%}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif -%}
-"""
-
-# No system role, roles strictly in turn, the assistant is called model, contents trimmed.
-GEMMA = """
-{{- bos_token }}
-{%- for message in messages -%}
-{%- if message['role'] not in ['user', 'assistant'] %}{{ raise_exception('System role not supported') }}{% endif -%}
-{%- if (message['role'] == 'user') != (loop.index0 is even) %}{{ raise_exception('Roles must alternate') }}{% endif -%}
-{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else 'user') + '\\n' }}
-{{- message['content'] | trim + '<end_of_turn>\\n' }}
-{%- endfor -%}
-{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif -%}
-"""
 
 _QWEN_TOOLS = """
 {%- if tools -%}
@@ -84,6 +67,9 @@ QWQ = f"""{_QWEN_TOOLS}
 {{%- endfor -%}}
 {{%- if add_generation_prompt %}}{{{{ '<|im_start|>assistant\\n<think>\\n' }}}}{{% endif -%}}
 """
+
+# The same without thoughts.
+QWEN25 = QWQ.replace("<think>\\n", "").replace(".split('</think>')[-1].lstrip('\\n')", "")
 
 # Names the day, one call a message, written as JSON without a mark and without the words beside it; ipython answers.
 LLAMA3 = """
@@ -160,6 +146,7 @@ FAMILIES = {
     "chatml": Family(CHATML, "<|im_end|>", ("<|im_start|>",)),
     "gemma": Family(GEMMA, "<end_of_turn>", ("<start_of_turn>",), bos="<bos>"),
     "qwen3": Family(QWEN3, "<|im_end|>", ("<|im_start|>",), _THINK),
+    "qwen2.5": Family(QWEN25, "<|im_end|>", ("<|im_start|>",), _THINK[2:]),
     "qwq": Family(QWQ, "<|im_end|>", ("<|im_start|>",), _THINK),
     "llama3": Family(
         LLAMA3, "<|eot_id|>", ("<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>"), bos="<|begin_of_text|>"
@@ -192,19 +179,20 @@ def make_tokenizer(family: Family) -> "PreTrainedTokenizerFast":
     )
 
 
-def make_checkpoint(family: Family, folder: Path) -> Path:
-    """A random model of two layers behind a family's tokenizer."""
+def make_checkpoint(family: Family, folder: Path, architecture: str = "llama") -> Path:
+    """A random model of two layers behind a family's tokenizer; `architecture` is transformers' model_type."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     tokenizer = make_tokenizer(family)
     tokenizer.save_pretrained(folder)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=4096, initializer_range=0.3, tie_word_embeddings=True,
+    config = AutoConfig.for_model(
+        architecture, vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096, initializer_range=0.3,
+        tie_word_embeddings=True,
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        LlamaForCausalLM(config).save_pretrained(folder)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class LocalHttp:
-    """Where the server listens, and every request that it got, as 'METHOD path'."""
+    """Where the server listens, and every request that it got, as 'METHOD path', with its body."""
 
     port: int
     asked: list[str] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -27,16 +28,17 @@ def answering(answer: Callable[[str], tuple[int, bytes]]) -> Iterator[LocalHttp]
         protocol_version = "HTTP/1.1"
 
         def _do(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             request = f"{self.command} {self.path}"
             local.asked.append(request)
-            status, body = answer(request)
+            local.bodies.append(body)
+            status, reply = answer(request)
             self.send_response(status)
-            kind = "text/html" if body.startswith(b"<") else "application/json"
+            kind = "text/html" if reply.startswith(b"<") else "application/json"
             self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(len(reply)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(reply)
 
         do_GET = do_POST = do_PATCH = do_PUT = _do
 

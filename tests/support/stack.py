@@ -1,6 +1,5 @@
 """A real stack (`nlac up`), as a user and a test see it."""
 
-import json
 import subprocess
 import sys
 import urllib.error
@@ -12,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from flows.stack.api import ask, secret_header
 from flows.stack.control import read_stack
 from flows.stack.environment import client_environment
 from schemas.load import PROJECT_ROOT
@@ -42,11 +42,12 @@ FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 @dataclass
 class LocalStack:
-    """The running stack, as a user and a test see it."""
+    """The running stack, as a user and a test see it. `nlac up` was run in the folder `stands`."""
 
     data: Path
     home: Path
     steer: Path
+    stands: Path
     config: Path
     environment: dict[str, str]
     up_said: str = ""
@@ -62,6 +63,11 @@ class LocalStack:
         return self.api_url.removesuffix("/api")
 
     @property
+    def secret_header(self) -> dict[str, str]:
+        """What every request to the stack's servers needs."""
+        return secret_header(self.data)
+
+    @property
     def options(self) -> list[str]:
         return ["--data", str(self.data), "--config", str(self.config)]
 
@@ -69,10 +75,12 @@ class LocalStack:
     def store(self) -> Store:
         return Store(self.data)
 
-    def nlac(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def nlac(
+        self, *arguments: str, check: bool = True, cwd: Path = PROJECT_ROOT
+    ) -> subprocess.CompletedProcess[str]:
         """Run `nlac`, as a user with an own Prefect profile would."""
         command = [sys.executable, "-m", "flows.cli", *arguments]
-        done = subprocess.run(command, cwd=PROJECT_ROOT, env=self.environment, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=cwd, env=self.environment, capture_output=True, text=True)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
@@ -88,14 +96,13 @@ class LocalStack:
 
     def api(self, path: str, body: object = None) -> Any:
         """Ask the Prefect API; again while its database is busy, as Prefect's own client does."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.api_url + path, data, {"Content-Type": "application/json"})
+        stack = read_stack(self.data)
+        assert stack is not None
         said: list[Any] = []
 
         def answered() -> bool:
             try:
-                with urllib.request.urlopen(request, timeout=60) as answer:
-                    said.append(json.load(answer))
+                said.append(ask(stack, path, body, seconds=60))
             except urllib.error.HTTPError as error:
                 if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
                     raise

@@ -3,11 +3,13 @@
 break   the role written in it kills the stage that asks it
 wait    no request is answered while it is there
 tired   the role and number written in it: so many of its next requests fail
+killed  the next request of the role written in it kills the process that asks (SIGKILL)
 child   the next request leaves a process in a session of its own, as vLLM does, and its id in `child-pid`
 """
 
 import asyncio
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -21,6 +23,9 @@ async def steered(request: Request) -> str:
     steer, role = Path(os.environ["NLAC_TEST_STEER"]), role_of(request)
     if (steer / "break").exists() and (steer / "break").read_text() == role:
         raise SystemExit(f"broken on purpose: {role}")
+    if (steer / "killed").exists() and (steer / "killed").read_text() == role:
+        (steer / "killed").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
     if (steer / "tired").exists():
         tired, left = (steer / "tired").read_text().split()
         if role == tired and int(left):

@@ -24,6 +24,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from storage.files import replace_text
+from storage.guard import SECRET
 from tasks.engines.reaper import REAPER, descendants, watch
 from tasks.engines.vllm import leases
 from tasks.loopback import open_loopback
@@ -70,12 +71,11 @@ class ServerSupervisor:
             "supervisor": os.getpid(),
             "identity": leases.identity(os.getpid()),
             "port": self.port,
-            "key": os.environ.get("VLLM_API_KEY", ""),
+            "key": os.environ.get(SECRET, ""),
             "state": state,
             "sleeps": self.sleeps,
             "started": self.began,
         }
-        os.umask(0o077)
         replace_text(self.folder / "server.json", json.dumps(content, indent=1) + "\n")
 
     def withdraw(self) -> None:
@@ -86,6 +86,7 @@ class ServerSupervisor:
 
     def run(self, command: list[str]) -> None:
         """Start the server and return when it has ended."""
+        os.umask(0o077)  # its logs, and the sockets between vLLM's processes, are its user's alone
         self.record("starting")
         if (self.folder / "server.log").exists():
             (self.folder / "server.log").replace(self.folder / "server.log.before")

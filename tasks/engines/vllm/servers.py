@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas.config import EngineSection, ModelSection
 from schemas.load import PROJECT_ROOT
+from storage.guard import SECRET, RequireSecret
 from tasks.chat.messages import RequestError
 from tasks.engines.models import model_digest, resolve_model
 from tasks.engines.protocol import EngineDied
@@ -44,6 +45,7 @@ from tasks.ports import free_port
 POLL_SECONDS = 0.1
 SLEEP_LEVEL = 1  # moves the weights to main memory and drops the KV cache
 CALL_SECONDS = 120.0
+GUARD = f"{RequireSecret.__module__}.{RequireSecret.__qualname__}"
 SUPERVISOR_SECONDS = 30.0  # time limit for its first server.json
 SILENCE_SECONDS = 120.0  # a server that gives no answer to /health for this long is ended
 
@@ -140,14 +142,17 @@ def _start(section: EngineSection, model: ModelSection, cache_dir: Path, folder:
     port = free_port(0)
     command = [
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port),
-        "--served-model-name", "base", "--disable-uvicorn-access-log", *command_line(arguments),
+        "--served-model-name", "base", "--disable-uvicorn-access-log", "--middleware", GUARD,
+        *command_line(arguments),
     ]  # fmt: skip
+    key = secrets.token_urlsafe(24)
     environment = {
         **os.environ,
         **private_variables(cache_dir),
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
-        "VLLM_SERVER_DEV_MODE": "1" if sleeps else "0",  # /sleep and /wake_up, which ask for no key
-        "VLLM_API_KEY": secrets.token_urlsafe(24),
+        "VLLM_SERVER_DEV_MODE": "1" if sleeps else "0",  # /sleep and /wake_up
+        "VLLM_API_KEY": key,  # asked for below /v1 alone
+        SECRET: key,
     }
     launch(folder, port, serve.start_seconds, command, environment, sleeps=sleeps)
 
@@ -242,7 +247,9 @@ def answers(server: Server) -> bool:
 
 
 def _call(server: Server, method: str, path: str, seconds: float = CALL_SECONDS) -> Any:
-    request = urllib.request.Request(server.root_url + path, method=method)
+    request = urllib.request.Request(
+        server.root_url + path, headers={"Authorization": f"Bearer {server.key}"}, method=method
+    )
     try:
         with open_loopback(request, seconds) as answer:
             return json.loads(answer.read() or "null")

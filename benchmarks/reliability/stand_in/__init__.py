@@ -1,0 +1,1 @@
+"""On PYTHONPATH this folder comes before the real vLLM."""
