@@ -19,7 +19,12 @@ from tasks.engines.backends import (
     find_backend,
 )
 from tasks.engines.models import MissingModel, ModelError, check_model
-from tasks.environments import UnusableEnvironment, check_environment_model, make_environment
+from tasks.environments import (
+    AbsentEnvironment,
+    UnusableEnvironment,
+    check_environment_model,
+    make_environment,
+)
 from tasks.environments.base import Environment, ListsActions, OffersTools, Unplayable
 from tasks.environments.splits import LENT, played_tasks, shared_tasks
 from tasks.prompting.rendering import role_templates
@@ -32,7 +37,8 @@ def check_config(config: Config, root: Path, *, elsewhere: bool = False) -> None
     Args:
         config: a configuration whose fields are already of the right types.
         root: the data root; it need not exist, but must be creatable.
-        elsewhere: it is for another machine, so that models, vLLM, a GPU, API keys and the data root need not be here.
+        elsewhere: it is for another machine, so that models, vLLM, a GPU, API keys, the data root,
+            and the environment's package and files need not be here.
 
     Raises:
         ConfigError: one line per problem, each naming the field and the remedy.
@@ -83,7 +89,8 @@ def _problems(config: Config, algorithm: Algorithm, elsewhere: bool) -> Iterator
             yield from check(config, environment)
         yield from _playing(config, environment)
     except UnusableEnvironment as error:
-        yield str(error)
+        if not (elsewhere and isinstance(error, AbsentEnvironment)):
+            yield str(error)
     for name in NAMES:
         try:
             template_text(name, overrides)
@@ -131,7 +138,7 @@ def _limits(config: Config, algorithm: Algorithm) -> Iterator[str]:
                 f"{limit}; lower it, or raise the other"
             )
     own, label = config.roles.predict, config.roles.bootstrap
-    if not algorithm.has_critic:
+    if not algorithm.has_successor:
         return
     names = ["max_tokens"] if own.thinking or not label.thinking else []  # a hidden thought takes tokens too
     names += ["line_chars"] if own.structured and label.structured else []
@@ -162,7 +169,7 @@ def _lacking(config: Config, engine: str) -> Iterator[str]:
 
 def _token_kl(config: Config, algorithm: Algorithm, engine: str) -> Iterator[str]:
     """token_kl without the backup's top-k log-probabilities, or over other tokens than the critic's."""
-    trains = config.backup.loss == "token_kl" and algorithm.has_critic
+    trains = config.backup.loss == "token_kl" and algorithm.has_successor
     if not trains or config.roles.bootstrap.engine != engine:
         return
     section = config.engines[engine]

@@ -16,6 +16,7 @@ from schemas.manifest import (
     FingerprintInputs,
     Manifest,
     OrchestrationIds,
+    RoleCost,
     TableEntry,
     folder_name,
 )
@@ -61,6 +62,11 @@ class StageRun:
     clock: float = field(default_factory=time.monotonic)
 
     @property
+    def seconds(self) -> float:
+        """Time since it began."""
+        return time.monotonic() - self.clock
+
+    @property
     def folder(self) -> str:
         """Name of the folder that is committed."""
         return folder_name(self.fingerprint, self.attempt)
@@ -76,7 +82,13 @@ def begin_run(
 
 
 def commit_output(
-    store: Store, run: StageRun, stage: Stage, output: Output, workdir: Path, tokens: int
+    store: Store,
+    run: StageRun,
+    stage: Stage,
+    output: Output,
+    workdir: Path,
+    tokens: int,
+    roles: Mapping[str, RoleCost] | None = None,
 ) -> Committed:
     """Write a stage's tables beside whatever it left in `workdir`, and commit the folder.
 
@@ -89,7 +101,7 @@ def commit_output(
         model.TABLE: stage_table(workdir, model, to_frame(model, output.tables[model.TABLE]))
         for model in stage.writes
     }
-    return commit_folder(store, run, tables, output, workdir, tokens)
+    return commit_folder(store, run, tables, output, workdir, tokens, roles)
 
 
 def commit_folder(
@@ -99,6 +111,7 @@ def commit_folder(
     output: Output,
     workdir: Path,
     tokens: int = 0,
+    roles: Mapping[str, RoleCost] | None = None,
 ) -> Committed:
     """Commit a folder whose tables are written already.
 
@@ -109,6 +122,7 @@ def commit_folder(
         output: all but its tables counts.
         workdir: the staging folder.
         tokens: generated, scored or trained on.
+        roles: what each role's requests cost.
     """
     files = [p for p in sorted(workdir.rglob("*")) if p.is_file() and p.name != "stage.log"]
     manifest = Manifest(
@@ -130,9 +144,10 @@ def commit_folder(
         ],
         rows_in=output.rows_in,
         metrics=output.metrics,
+        roles=dict(roles or {}),
         tokens=tokens,
         started_at=run.started.isoformat(timespec="seconds"),
-        seconds=round(time.monotonic() - run.clock, 3),
+        seconds=round(run.seconds, 3),
         packages=_versions(),
         machine=f"{platform.machine()} {platform.system()} python {platform.python_version()}",
         prefect_flow_run_id=run.orchestration.prefect_flow_run_id,

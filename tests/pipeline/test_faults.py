@@ -1,6 +1,7 @@
 """An outage is no data: a stage whose engine or environment fails commits nothing, keeps its answers and goes on."""
 
 import asyncio
+import errno
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from schemas.config import Config
 from schemas.rows import Row
 from storage.store import Store
 from tasks.engines.openai import UNANSWERED
+from tasks.engines.request_journal import RequestJournal
 from tasks.pipeline.faults import refuse_outage
 from tasks.pipeline.runner import run_stage
 from tasks.runtime.stage import StageInterrupted
@@ -90,6 +92,18 @@ def test_evaluations_of_episodes_that_failed_are_data_only_where_the_configurati
         asyncio.run(run_stage(store, config, "evaluation", 0))
     row = table(store, "evaluation", "evaluations").row(0, named=True)
     assert (row["coverage"], row["success_rate"]) == (0.0, None)
+
+
+def test_a_full_disk_is_named_though_many_requests_meet_it_at_once(
+    make_config: Callable[..., Config], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(journal: RequestJournal, key: str, answer: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "some.journal")
+
+    monkeypatch.setattr(RequestJournal, "put", full)
+    with pytest.raises(OSError, match=r"No space left on device: 'some\.journal'"):
+        asyncio.run(run_stage(store, make_config(), "rollout", 0))
+    assert store.committed("trial", "rollout", 0) is None
 
 
 def episodes(**statuses: int) -> list[Row]:

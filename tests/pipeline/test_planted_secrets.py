@@ -1,7 +1,6 @@
-"""Secrets planted wherever one can be given are shown nowhere."""
+"""Secrets planted wherever one can be given are shown nowhere; tests/flows/test_access.py has Prefect and processes."""
 
 import asyncio
-import base64
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,14 +18,7 @@ from storage.store import Store
 from tasks.pipeline.iterations import run_stages
 from tasks.runtime.stage import StageFailed
 from tests.support.committed import commit_rows
-
-KEY = "sk-planted-key"
-SECRETS = (KEY, "pa%40ss-planted", "pa@ss-planted", base64.b64encode(b"reader:pa@ss-planted").decode())
-URL = "http://reader:pa%40ss-planted@127.0.0.1:9/v1"
-
-
-def leaks(content: bytes) -> list[str]:
-    return [secret for secret in SECRETS if secret.encode() in content]
+from tests.support.planted import KEY, REMOTE, URL, leaks
 
 
 @pytest.mark.slow
@@ -38,12 +30,8 @@ def test_secrets_are_in_no_artifact_log_cache_or_output(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("PLANTED_KEY", KEY)
-    remote = {
-        "backend": "openai", "base_url": URL, "model": "m", "api_key_env": "PLANTED_KEY",
-        "options": {"max_retries": 0, "timeout_s": 5},
-    }  # fmt: skip
     config = make_config(
-        engines={"remote": remote}, roles={"policy": {"engine": "remote", "structured": False}}
+        engines={"remote": REMOTE}, roles={"policy": {"engine": "remote", "structured": False}}
     )
     failure = ""
     try:

@@ -59,7 +59,9 @@ def test_one_start_serves_stages_before_and_after_training_through_which_it_slee
         """Whether the server sleeps after them."""
         await run_stages(store, nlac, names)
         ((_, server),) = servers(store.cache_dir)
-        with urllib.request.urlopen(f"{server.root_url}/is_sleeping", timeout=30) as answer:
+        known = {"Authorization": f"Bearer {server.key}"}
+        request = urllib.request.Request(f"{server.root_url}/is_sleeping", headers=known)
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return bool(json.load(answer)["is_sleeping"])
 
     with serving(nlac.engines.values(), nlac.model, store.cache_dir):

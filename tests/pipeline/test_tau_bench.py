@@ -141,7 +141,7 @@ def test_a_user_played_by_nobody_is_refused(serving: Callable[..., Config], stor
         check_config(serving({"options": {}}), store.root)
 
 
-@pytest.mark.parametrize("name", ["cluster/tau_bench_retail", "examples/tau_bench_smollm2"])
+@pytest.mark.parametrize("name", ["cluster/qwen2.5-7b-tau-bench", "examples/tau_bench_smollm2"])
 def test_the_shipped_configurations_differ_from_a_test_in_model_and_engines_alone(
     name: str, long_prompt_model: Path, store: Store
 ) -> None:
