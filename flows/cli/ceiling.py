@@ -47,7 +47,7 @@ class _Lines:
         self._told = time.monotonic()
 
     def show(self, state: "ProgressState") -> None:
-        from flows.deployments.progress import progress_line
+        from tasks.runtime.progress import progress_line
 
         now = time.monotonic()
         if state.done == state.total or now - self._told >= SECONDS:

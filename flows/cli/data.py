@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -15,11 +16,16 @@ from flows.cli.options import (
     AllowImport,
     AllowMissing,
     Data,
+    ListAs,
+    ListFormat,
     Run,
+    committed_data,
     fail,
+    known_run,
     load,
     open_store,
     say,
+    say_json,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +65,7 @@ def sql(
 ) -> None:
     """Query all committed data; alone, list tables and columns with their meanings."""
     if query is None:
-        _list_tables()
+        _list_tables(format)
         return
     if format is Format.parquet and output is None and sys.stdout.isatty():
         fail("--format parquet writes bytes: give --output FILE, or pipe them into a program", USAGE)
@@ -67,14 +73,8 @@ def sql(
 
     from storage.sql.queries import QueryRefused, ask
     from storage.sql.render import render
-    from storage.sql.views import connect
 
-    problems: list[str] = []
-    database = connect(open_store(data), problems, unsafe=unsafe)
-    for problem in problems:
-        say(f"left out: {problem}", err=True)
-    if problems and not allow_missing:
-        fail("committed data is missing, so nothing is answered; --allow-missing answers without it", LOST)
+    database = committed_data(open_store(data), allow_missing, unsafe=unsafe)
     try:
         relation = database.sql(query) if unsafe else ask(database, query)
         if relation is None:
@@ -107,10 +107,13 @@ def write_result(relation: "DuckDBPyRelation", format: Format, stream: BinaryIO)
     render(relation, format.value, stream, width, terminal=terminal)
 
 
-def _list_tables() -> None:
+def _list_tables(format: Format) -> None:
     from schemas.rows import Generation
     from storage.sql.catalog import relations
 
+    if format is Format.json:
+        say_json([asdict(relation) for relation in relations()])
+        return
     for relation in relations():
         typer.echo(f"{relation.name}: {relation.meaning}")
         names = max(len(column.name) for column in relation.columns)
@@ -134,27 +137,32 @@ def verify(
     repair: Annotated[
         bool, typer.Option("--repair", help="first rebuild each lost current.json from the manifests")
     ] = False,
+    format: ListAs = ListFormat.table,
     data: Data = None,
 ) -> None:
     """Check every committed file against its manifest by sha256, count them, and name what nothing refers to."""
     from storage import verify as stored
 
     store = open_store(data)
-    for line in stored.repair(store) if repair else ():
-        say(line)
-    found = stored.survey(store)
-    for path in found.unreferenced:
-        say(f"nothing refers to {path}")
-    say(
-        f"{store.root}: {found.runs} runs, {found.iterations} iterations, {found.stages} stages and "
-        f"{found.superseded} superseded, {found.files} files, {found.bytes} bytes"
-    )
-    faults = stored.verify(store)
-    for fault in faults:
-        say(fault.message, err=True)
+    repaired = stored.repair(store) if repair else []
+    found, faults = stored.survey(store), stored.verify(store)
+    if format is ListFormat.json:
+        say_json({**asdict(found), "repaired": repaired, "faults": [asdict(fault) for fault in faults]})
+    else:
+        for line in (*repaired, *(f"nothing refers to {path}" for path in found.unreferenced)):
+            say(line)
+        say(
+            f"{store.root}: {found.runs} runs, {found.iterations} iterations, {found.stages} stages and "
+            f"{found.superseded} superseded, {found.files} files, {found.bytes} bytes"
+        )
+        for fault in faults:
+            say(fault.message, err=True)
     if any(not (fault.missing and allow_missing) for fault in faults):
         fail(f"{len(faults)} faults below {store.root}", LOST)
-    typer.echo("what is there is as it was committed" if faults else "all files are as they were committed")
+    if format is ListFormat.table:
+        typer.echo(
+            "what is there is as it was committed" if faults else "all files are as they were committed"
+        )
 
 
 def explain(
@@ -164,6 +172,7 @@ def explain(
         Path | None, typer.Option(help="compare with this configuration, not the iteration's own")
     ] = None,
     run: Run = None,
+    format: ListAs = ListFormat.table,
     data: Data = None,
     allow_import: AllowImport = None,
 ) -> None:
@@ -175,11 +184,20 @@ def explain(
     if stage not in STAGES:
         fail(f"'{stage}' is no stage; the stages are {', '.join(STAGES)}", USAGE)
     store = open_store(data)
-    chosen = load(config, run)
+    chosen = load(config, run and known_run(store, run))
     if config is None:
         chosen = frozen_config(store, chosen.run, iteration) or chosen
     chosen = settle(store, chosen, iteration)
     decision = decide(store, chosen, stage, iteration, frozen=config is None)
+    if format is ListFormat.json:
+        named = {
+            "run": chosen.run,
+            "stage": stage,
+            "iteration": iteration,
+            "fingerprint": decision.fingerprint,
+        }
+        say_json({**named, "reuse": decision.reuse, "reasons": decision.reasons})
+        return
     verdict = "reuse" if decision.reuse else "recompute"
     typer.echo(f"{stage} of iteration {iteration}, run '{chosen.run}': {verdict} ({decision.fingerprint})")
     for reason in decision.reasons:

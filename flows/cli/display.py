@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from flows.deployments.progress import ProgressFile, progress_line
+from flows.deployments.progress import ProgressFile
 from schemas.shown import visible
-from tasks.runtime.progress import ProgressState
+from tasks.runtime.progress import ProgressState, progress_line
 
 PLAIN_SECONDS = 5.0
 

@@ -5,13 +5,13 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 import typer
 
-from flows.cli.options import FAILED, ConfigFile, Data, load
+from flows.cli.options import FAILED, ConfigFile, Data, ListAs, ListFormat, load, say_json
 from schemas.load import PROJECT_ROOT, data_root
 
 OLDEST_PYTHON = (3, 11)
@@ -147,30 +147,61 @@ def stack(root: Path, config: Path | None) -> Iterator[Finding]:
         )
         yield Finding("bad" if failed else "ok", f"{running.state}, at {running.ui_url}", remedy)
         return
+    remedy = "nlac up takes another port and prints it; `prefect` commands then need PREFECT_API_URL"
+    yield _port(USUAL_PORT, "not up; ", "another program", remedy)
+
+
+def mlflow(root: Path, config: Path | None) -> Iterator[Finding]:
+    """The port of MLflow's pages."""
+    from storage.mlflow.server import USUAL_PORT
+
+    remedy = "if it is not yours, nlac mlflow-ui takes another port and prints it; Prefect's links to MLflow miss it"
+    yield _port(USUAL_PORT, "", "an nlac mlflow-ui or another program", remedy)
+
+
+def _port(number: int, before: str, by: str, remedy: str) -> Finding:
+    """Whether a port is free."""
     with socket.socket() as probe:
-        taken = probe.connect_ex(("127.0.0.1", USUAL_PORT)) == 0
-    remedy = (
-        "nlac up takes another port and prints it; `prefect` commands then need PREFECT_API_URL"
-        if taken
-        else ""
-    )
-    said = f"not up; port {USUAL_PORT} is {'taken by another program' if taken else 'free'}"
-    yield Finding("note" if taken else "ok", said, remedy)
+        taken = probe.connect_ex(("127.0.0.1", number)) == 0
+    said = f"{before}port {number} is {f'taken by {by}' if taken else 'free'}"
+    return Finding("note" if taken else "ok", said, remedy if taken else "")
+
+
+def access(root: Path, config: Path | None) -> Iterator[Finding]:
+    """Whether other users of the machine can read the data root, and what nobody else should."""
+    from flows.stack.private import exposed
+
+    if not root.exists():
+        yield Finding("ok", "the data root is not there yet; it will be yours alone")
+        return
+    mode = root.stat().st_mode & 0o777
+    remedy = f"chmod 700 {root}, unless they are to read its texts" if mode & 0o077 else ""
+    said = f"the data root has mode {mode:o}"
+    yield Finding("note" if remedy else "ok", said + (": others can enter it" if remedy else ""), remedy)
+    for path in exposed(root):
+        yield Finding(
+            "note", f"{path} is open to other users", f"chmod go= {path}; the next nlac up does so too"
+        )
 
 
 CHECKS: tuple[Callable[[Path, Path | None], Iterator[Finding]], ...] = (
-    python, packages, processor, gpu, memory, disk, model, stack,
+    python, packages, processor, gpu, memory, disk, access, model, stack, mlflow,
 )  # fmt: skip
 
 
-def doctor(config: ConfigFile = None, data: Data = None) -> None:
-    """Check this machine: Python, packages, processor, GPU, memory, disk, model and stack, each with its remedy."""
-    root, bad = data_root(data), False
+def doctor(config: ConfigFile = None, format: ListAs = ListFormat.table, data: Data = None) -> None:
+    """Check this machine: Python, packages, processor, GPU, memory, disk, access, model, stack and MLflow's port, each
+    with its remedy."""
+    root, found = data_root(data), []
     for check in CHECKS:
         for finding in check(root, config):
+            found.append({"check": check.__name__, **asdict(finding)})
+            if format is ListFormat.json:
+                continue
             typer.echo(f"{finding.state:<4}  {check.__name__:<9}  {finding.said}")
             if finding.remedy:
                 typer.echo(f"{'':<17}{finding.remedy}")
-            bad |= finding.state == "bad"
-    if bad:
+    if format is ListFormat.json:
+        say_json(found)
+    if any(finding["state"] == "bad" for finding in found):
         raise typer.Exit(FAILED)

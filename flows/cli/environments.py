@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.options import FAILED, USAGE, fail, load
+from flows.cli.options import FAILED, USAGE, ListAs, ListFormat, fail, load, say_json
 
 if TYPE_CHECKING:
     from schemas.config import EnvironmentSection
@@ -14,10 +14,19 @@ app = typer.Typer(no_args_is_help=True, help="List environments, or check one wi
 
 
 @app.command("list")
-def list_environments() -> None:
+def list_environments(format: ListAs = ListFormat.table) -> None:
     """The built-in environments: what each is, what it needs, and whether that is there."""
     from tasks.environments.registry import BUILTIN
 
+    if format is ListFormat.json:
+        parts = ("description", "needs", "missing")
+        say_json(
+            [
+                {"name": name, **{part: getattr(one, part) for part in parts}}
+                for name, one in sorted(BUILTIN.items())
+            ]
+        )
+        return
     width = max(map(len, BUILTIN))
     for name, builtin in sorted(BUILTIN.items()):
         typer.echo(f"{name:<{width}}  {builtin.description}")

@@ -6,12 +6,10 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from rich.console import Console
 
@@ -19,13 +17,15 @@ from flows.cli.display import Display
 from flows.cli.summary import retry_hint, summary
 from flows.deployments.parameters import resolve
 from flows.stack import control
+from flows.stack.api import ask
 from flows.stack.environment import client_environment
 from schemas.load import PROJECT_ROOT
 from schemas.shown import visible
 from storage.store import Store
-from tasks.loopback import open_loopback
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.registry import stages_of
+
+_PREFECT = (sys.executable, "-m", "prefect")
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ def run_and_show(root: Path, request: Request) -> int:
     }
     started = time.time()
     with control.used_stack(root, request.config, console.print) as (stack, own):
-        command = "prefect deployment run nlac/iteration --watch"
-        console.print(f"Running: {command}")
+        command = ("deployment", "run", "nlac/iteration", "--watch")
+        console.print(f"Running: prefect {' '.join(command)}")
         environment = {**client_environment(root, stack.api_url), "COLUMNS": "200"}
         process = subprocess.Popen(
-            [sys.executable, "-m", *command.split(), "--params", json.dumps(parameters)],
+            [*_PREFECT, *command, "--params", json.dumps(parameters)],
             cwd=PROJECT_ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
@@ -91,7 +91,10 @@ def run_and_show(root: Path, request: Request) -> int:
             if flow_run and (
                 not own or control.users(root) > 1
             ):  # else the stack ends now, and the run with it
-                _cancel(stack, flow_run)
+                subprocess.run(
+                    [*_PREFECT, "flow-run", "cancel", flow_run], cwd=PROJECT_ROOT, env=environment, check=False,
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+                )  # fmt: skip
             raise
     if failed:
         console.print(f"\nThe iteration did not finish. {visible(reason)}", style="red")
@@ -124,22 +127,11 @@ def _lines(process: subprocess.Popen[str], display: Display) -> Iterator[str]:
         yield line
 
 
-def _api(stack: control.Stack, path: str, body: object = None) -> dict[str, Any]:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{stack.api_url}{path}", data, {"Content-Type": "application/json"})
-    with open_loopback(request, 10) as answer:
-        return dict(json.load(answer))
-
-
 def _why(stack: control.Stack, flow_run: str) -> str:
     """Why the flow run failed, in its own words: the stage and the commands that retry it."""
     if not flow_run:
         return "Prefect did not accept the run; its message stands above."
     try:
-        return str(_api(stack, f"/flow_runs/{flow_run}")["state"]["message"])
+        return str(ask(stack, f"/flow_runs/{flow_run}")["state"]["message"])
     except OSError as error:
         return f"The Prefect server does not answer any more ({error})."
-
-
-def _cancel(stack: control.Stack, flow_run: str) -> None:
-    _api(stack, f"/flow_runs/{flow_run}/set_state", {"state": {"type": "CANCELLING"}})

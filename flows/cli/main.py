@@ -5,13 +5,28 @@ from collections.abc import Callable
 
 import typer
 
-from flows.cli import ceiling, configuration, data, doctor, environments, exports, runs, show, stack
+from flows.cli import (
+    ceiling,
+    configuration,
+    data,
+    doctor,
+    environments,
+    exports,
+    runs,
+    show,
+    stack,
+    status,
+    view,
+)
+from flows.cli.examples import epilog, exit_codes
 from flows.cli.options import Commands
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "up": stack.up,
     "down": stack.down,
     "iterate": stack.iterate,
+    "status": status.status,
+    "report": status.report,
     "import": data.import_log,
     "sql": data.sql,
     "verify": data.verify,
@@ -19,22 +34,29 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "doctor": doctor.doctor,
     "explain": data.explain,
     "show": show.show,
+    "view": view.view,
     "play": exports.play,
     "demonstrate": exports.demonstrate,
     "ceiling": ceiling.ceiling,
     "mlflow-ui": stack.mlflow_ui,
 }
+GROUPS: dict[str, typer.Typer] = {
+    "config": configuration.app,
+    "export": exports.app,
+    "env": environments.app,
+    "runs": runs.app,
+}
 
 app = typer.Typer(
-    name="nlac", cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    name="nlac", cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, epilog=exit_codes(),
     help="Natural Language Actor-Critic as a pipeline of discrete, restartable stages.",
 )  # fmt: skip
 for name, command in COMMANDS.items():
-    app.command(name)(command)
-app.add_typer(configuration.app, name="config")
-app.add_typer(exports.app, name="export")
-app.add_typer(environments.app, name="env")
-app.add_typer(runs.app, name="runs")
+    app.command(name, epilog=epilog(name))(command)
+for name, group in GROUPS.items():
+    for one in group.registered_commands:
+        one.epilog = epilog(f"{name} {one.name or getattr(one.callback, '__name__', '')}")
+    app.add_typer(group, name=name)
 
 
 def main() -> None:

@@ -1,6 +1,9 @@
 """What commands share: options, finding a store and a configuration, and how a command fails."""
 
 import errno
+import json
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -11,6 +14,8 @@ from schemas.load import ConfigError, data_root, load_config
 from schemas.shown import visible
 
 if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
     from schemas.config import Config
     from storage.store import Store
 
@@ -21,7 +26,14 @@ _PLACES = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR}
 Data = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="data root; else NLAC_DATA, else data/")
 ]
-Run = Annotated[str | None, typer.Option(help="run; else the configuration's")]
+
+
+def complete_run(incomplete: str) -> list[str]:
+    """Runs of the data root (NLAC_DATA, else data/) whose name begins so, for the shell."""
+    return [run for run in open_store(None).runs() if run.startswith(incomplete)]
+
+
+Run = Annotated[str | None, typer.Option(help="run; else the configuration's", autocompletion=complete_run)]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="configuration; else configs/default.yaml")]
 AllowMissing = Annotated[
     bool, typer.Option("--allow-missing", help="go on without files that are gone or truncated")
@@ -47,6 +59,16 @@ AllowImport = Annotated[
         "NLAC_ALLOW_IMPORT does the same",
     ),
 ]  # fmt: skip
+
+
+class ListFormat(StrEnum):
+    """How a list is written."""
+
+    table = "table"
+    json = "json"
+
+
+ListAs = Annotated[ListFormat, typer.Option("--format", help="table: to read; json: for programs")]
 
 
 class Commands(TyperGroup):
@@ -82,6 +104,24 @@ def open_store(data: Path | None) -> "Store":
     return Store(data_root(data))
 
 
+def committed_data(store: "Store", allow_missing: bool, *, unsafe: bool = False) -> "DuckDBPyConnection":
+    """SQL over committed data. The command ends where some is gone, unless that is allowed."""
+    from storage.sql.views import connect
+
+    problems: list[str] = []
+    database = connect(store, problems, unsafe=unsafe)
+    refuse_missing(problems, allow_missing)
+    return database
+
+
+def refuse_missing(problems: Sequence[str], allow_missing: bool) -> None:
+    """Name what is gone; the command ends where anything is, unless that is allowed."""
+    for problem in problems:
+        say(f"left out: {problem}", err=True)
+    if problems and not allow_missing:
+        fail("committed data is missing, so nothing is shown; --allow-missing goes on without it", LOST)
+
+
 def load(file: Path | None, run: str | None = None) -> "Config":
     """A configuration, for another run where one is named; raises ConfigError."""
     return load_config(file, {"run": run} if run is not None else {})
@@ -94,16 +134,20 @@ def known_run(store: "Store", run: str) -> str:
     runs = store.runs()
     if run not in runs:
         near = get_close_matches(run, runs, n=1)
-        meant = (
-            f", did you mean '{near[0]}'?" if near else "; begin one with `nlac iterate`" if not runs else ""
-        )
-        fail(f"no run '{run}' under {store.root}{meant} (there are: {', '.join(runs) or 'none'})", USAGE)
+        meant = f", did you mean '{near[0]}'?" if near else ""
+        there = f" (there are: {', '.join(runs)})" if runs else "; begin one with `nlac iterate`"
+        fail(f"no run '{run}' under {store.root}{meant}{there}", USAGE)
     return run
 
 
 def say(text: str, *, err: bool = False) -> None:
     """Print a line that may hold what others wrote, as text."""
     typer.echo(visible(text), err=err)
+
+
+def say_json(value: object) -> None:
+    """Print a value as JSON in ASCII, so that no character of what others wrote reaches a terminal."""
+    typer.echo(json.dumps(value, indent=2, default=str))
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -2,13 +2,28 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.cli.data import Format, write_result
-from flows.cli.options import FAILED, USAGE, Data, fail, known_run, open_store
+from flows.cli.options import (
+    FAILED,
+    USAGE,
+    AllowMissing,
+    Data,
+    ListAs,
+    ListFormat,
+    committed_data,
+    complete_run,
+    fail,
+    known_run,
+    open_store,
+    say,
+    say_json,
+)
 
 if TYPE_CHECKING:
     from storage.garbage import Garbage
@@ -21,7 +36,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="do it; without, only say what 
 LIST = """
 with cost as (
     select run, count(distinct iteration) as iterations, sum(tokens)::bigint as tokens, round(sum(seconds)) as seconds,
-           max(started_at) as last_stage_at
+           left(max(started_at), 16) as last_stage_at
     from stages where state <> 'superseded' group by run
 ), success as (
     select run, arg_max(success_rate, iteration) as last_success, max(success_rate) as best_success
@@ -36,34 +51,40 @@ from learning_curve where run in (select unnest($1)) order by iteration, run
 
 
 @app.command("list")
-def list_runs(format: Written = Format.table, data: Data = None) -> None:
+def list_runs(format: Written = Format.table, allow_missing: AllowMissing = False, data: Data = None) -> None:
     """The runs of the data root: iterations, cost, and success on the eval tasks."""
-    from storage.sql.views import connect
-
-    write_result(connect(open_store(data)).sql(LIST), format, sys.stdout.buffer)
+    database = committed_data(open_store(data), allow_missing)
+    write_result(database.sql(LIST), format, sys.stdout.buffer)
 
 
 @app.command()
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN ...", help="two runs or more")],
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN RUN ...", help="two runs or more", autocompletion=complete_run)
+    ],
     format: Written = Format.table,
+    allow_missing: AllowMissing = False,
     data: Data = None,
 ) -> None:
-    """Success of several runs, iteration by iteration; as a table also the configuration fields that differ."""
-    from storage.sql.views import connect
-
+    """Success of several runs, iteration by iteration; as a table and as JSON also the configuration fields that
+    differ."""
     store = open_store(data)
+    database = committed_data(store, allow_missing)
     named = [known_run(store, run) for run in dict.fromkeys(runs)]
     if len(named) < 2:
         fail("name two runs to compare, for instance: nlac runs compare first second", USAGE)
-    write_result(connect(store).sql(COMPARE, params=[named]), format, sys.stdout.buffer)
+    found, differing = database.sql(COMPARE, params=[named]), _differences(store, named)
+    if format is Format.json:
+        say_json({"evaluations": found.to_arrow_table().to_pylist(), "differences": differing})
+        return
+    write_result(found, format, sys.stdout.buffer)
     if format is Format.table:
-        for line in _differences(store, named):
-            typer.echo(line)
+        for field, values in differing.items():
+            say(f"{field}: " + ", ".join(f"{run} {value}" for run, value in values.items()))
 
 
-def _differences(store: "Store", runs: Sequence[str]) -> list[str]:
-    """A line for each field in which the runs' latest configurations differ."""
+def _differences(store: "Store", runs: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Each field in which the runs' latest configurations differ, with its value in each run."""
     from storage.mlflow.records import flatten
     from tasks.pipeline.iterations import frozen_config
 
@@ -74,16 +95,14 @@ def _differences(store: "Store", runs: Sequence[str]) -> list[str]:
         configs[run] = flatten(found.model_dump(mode="json", exclude={"run"})) if found else {}
     names = sorted({name for config in configs.values() for name in config})
     said = {name: {run: config.get(name, "-") for run, config in configs.items()} for name in names}
-    return [
-        f"{name}: " + ", ".join(f"{run} {value}" for run, value in values.items())
-        for name, values in said.items()
-        if len(set(values.values())) > 1
-    ]
+    return {name: values for name, values in said.items() if len(set(values.values())) > 1}
 
 
 @app.command()
 def delete(
-    run: Annotated[str, typer.Argument(help="run to delete, with its records in MLflow")],
+    run: Annotated[
+        str, typer.Argument(help="run to delete, with its records in MLflow", autocompletion=complete_run)
+    ],
     yes: Yes = False,
     data: Data = None,
 ) -> None:
@@ -108,7 +127,7 @@ def delete(
     typer.echo(f"run '{run}' is deleted")
 
 
-def gc(yes: Yes = False, data: Data = None) -> None:
+def gc(yes: Yes = False, format: ListAs = ListFormat.table, data: Data = None) -> None:
     """Remove superseded attempts, and journals and checkpoints of finished stages. What is current or referred to
     stays."""
     from storage.garbage import garbage, remove_garbage
@@ -116,6 +135,9 @@ def gc(yes: Yes = False, data: Data = None) -> None:
     store = open_store(data)
     aliased = _aliased(store)
     found = remove_garbage(store, aliased) if yes else garbage(store, aliased)
+    if format is ListFormat.json:
+        say_json([{**asdict(one), "path": one.path.relative_to(store.root), "removed": yes} for one in found])
+        return
     for one in found:
         typer.echo(f"{one.bytes / 1e6:10.2f} MB  {one.kind:<18}  {one.path.relative_to(store.root)}")
     ending = "removed" if yes else "can be removed. Nothing is: add --yes"

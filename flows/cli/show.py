@@ -2,12 +2,24 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from flows.cli.data import Format, write_result
-from flows.cli.options import USAGE, Data, fail, known_run, open_store, say
+from flows.cli.options import (
+    USAGE,
+    AllowMissing,
+    Data,
+    committed_data,
+    complete_run,
+    fail,
+    known_run,
+    open_store,
+    say,
+    say_json,
+)
 from schemas.shown import visible
 
 _WRITTEN = (
@@ -18,8 +30,15 @@ _WRITTEN = (
     "critiques",
     "futures",
     "refinements",
+    "sampled_actions",
+    "td_targets",
+    "action_values",
+    "training_rows",
 )
-_IDS = {"corrected_targets": "target_id", "bellman_targets": "target_id"}
+_IDS = {
+    "corrected_targets": "target_id", "bellman_targets": "target_id", "td_targets": "target_id",
+    "sampled_actions": "action_id", "action_values": "action_id", "training_rows": "source_id",
+}  # fmt: skip
 
 LISTS: Mapping[str, str] = {
     "failed": " union all ".join(
@@ -37,7 +56,8 @@ LISTS: Mapping[str, str] = {
     "changed": "select refinement_id as id, run, iteration, observation, judged_action, critique, refined_action "
     "from lineage where changed",
 }
-"""List -> its query. The column id is what `nlac show ID` takes."""
+"""List -> its query. The column id is what `nlac show ID` takes; of a demonstration that was not trained on there is no
+more to show."""
 
 
 def show(
@@ -45,7 +65,7 @@ def show(
         str | None,
         typer.Argument(
             metavar="ID",
-            help="of an episode, transition, replay sample, target, critique, future or refinement",
+            help="of an episode, transition, replay sample, target, critique, future, refinement or sampled action",
         ),
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="list rows whose status is not ok")] = False,
@@ -54,9 +74,14 @@ def show(
     ] = False,
     invalid: Annotated[bool, typer.Option("--invalid", help="list actions that are not valid")] = False,
     changed: Annotated[bool, typer.Option("--changed", help="list distilled actions that differ")] = False,
-    run: Annotated[str | None, typer.Option(help="of a list: only this run")] = None,
+    run: Annotated[
+        str | None, typer.Option(help="of a list: only this run", autocompletion=complete_run)
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="of a list: at most so many rows")] = 20,
-    format: Annotated[Format, typer.Option(help="of a list: as for nlac sql")] = Format.table,
+    format: Annotated[
+        Format, typer.Option(help="of a list: as for nlac sql; of an ID: json, else text")
+    ] = Format.table,
+    allow_missing: AllowMissing = False,
     data: Data = None,
 ) -> None:
     """Show the texts behind an id in order, with the prompt that each role read; or list ids to look at."""
@@ -64,17 +89,28 @@ def show(
     lists = [name for name, wanted in given.items() if wanted]
     if len(lists) + (row_id is not None) != 1:
         fail("give an ID, or one of --failed, --leaked, --invalid and --changed", USAGE)
+    if row_id is not None and format in (Format.csv, Format.parquet):
+        fail(
+            f"--format {format.value} is of a list; the texts behind an ID are text, or --format json", USAGE
+        )
+    store = open_store(data)
+    database = committed_data(store, allow_missing)
     if row_id is not None:
         from tasks.export.show import show as texts_of
+        from tasks.export.stored import Stored, UnknownId
 
-        for part in texts_of(open_store(data), row_id):
+        try:
+            parts = texts_of(Stored(store, database), row_id)
+        except UnknownId as error:
+            fail(str(error), USAGE)
+        if format is Format.json:
+            say_json([asdict(part) for part in parts])
+            return
+        for part in parts:
             typer.echo(typer.style(visible(f"--- {part.title}"), bold=True))
             say(f"{part.text}\n")
         return
-    from storage.sql.views import connect
-
-    store = open_store(data)
     wanted = "run = $1" if run is not None else "$1::varchar is null"
     query = f"select * from ({LISTS[lists[0]]}) where {wanted} order by run, iteration desc, id limit {limit}"
     known = None if run is None else known_run(store, run)
-    write_result(connect(store).sql(query, params=[known]), format, sys.stdout.buffer)
+    write_result(database.sql(query, params=[known]), format, sys.stdout.buffer)

@@ -1,6 +1,7 @@
 """The commands that start and stop servers, and `nlac iterate`, which runs an iteration on them."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from schemas.load import PROJECT_ROOT, data_root, find_file
 def up(data: Data = None, config: ConfigFile = None, allow_import: AllowImport = None) -> None:
     """Start the local stack: Prefect server, work pools, workers, deployments. It stays until `nlac down`."""
     from flows.stack import control
-    from flows.stack.environment import stack_dir
+    from flows.stack.environment import profiles_path, stack_dir
     from tasks.pipeline.checks import check_config
 
     root = data_root(data)
@@ -29,12 +30,14 @@ def up(data: Data = None, config: ConfigFile = None, allow_import: AllowImport =
     home = stack_dir(root)
     typer.echo(f"Prefect API   {running.api_url}")
     typer.echo(f"Prefect UI    {running.ui_url}")
+    typer.echo(f"secret        {profiles_path(root)}  (the page asks for its PREFECT_API_AUTH_STRING)")
     typer.echo(f"PREFECT_HOME  {home / 'prefect'}")
     typer.echo(f"data root     {root}")
     typer.echo(f"logs          {home / 'logs'}")
-    if os.environ.get("PREFECT_API_URL", control.default_api_url()) != running.api_url:
+    lacking = control.lacking_settings(running)
+    if lacking:
         typer.echo("\nFor plain `prefect` commands in this shell, first:")
-        typer.echo(f"export PREFECT_API_URL={running.api_url}")
+        typer.echo("\n".join(f"export {name}={shlex.quote(value)}" for name, value in lacking.items()))
     else:
         typer.echo(f"\nPlain `prefect` commands work as they stand in {PROJECT_ROOT}, for instance:")
         typer.echo("prefect deployment run nlac/iteration")
@@ -73,15 +76,18 @@ def mlflow_ui(
     data: Data = None,
 ) -> None:
     """Show the data root's MLflow store in a browser, until Ctrl-C."""
-    from storage.mlflow.server import USUAL_PORT, server_command
+    from flows.stack.environment import profiles_path
+    from flows.stack.private import stack_secret
+    from storage.mlflow.server import DATABASE, USUAL_PORT, server_command
     from tasks.ports import free_port
 
     root = open_store(data).root
-    if not (root / ".mlflow" / "mlflow.db").exists():
+    if not (root / ".mlflow" / DATABASE).exists():
         fail(f"{root}: nothing is logged in MLflow yet; run an iteration first: make iteration", FAILED)
     port = free_port(USUAL_PORT) if port is None else port
-    command, environment = server_command(root, port)
+    command, environment = server_command(root, port, stack_secret(root))
     typer.echo(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it)")
+    typer.echo(f"It asks for the user and password (user:password) in {profiles_path(root)}")
     sys.stdout.flush()
     os.execve(command[0], command, environment)
 

@@ -1,4 +1,4 @@
-"""What `nlac iterate` prints at the end: the table of stages, where the data is, how to go on."""
+"""What `nlac iterate` prints at the end: the table of stages, what came of them, where the data is, how to go on."""
 
 import sys
 from collections.abc import Mapping
@@ -11,7 +11,10 @@ from rich.table import Table
 
 from schemas.config import Config
 from schemas.load import data_root
+from schemas.shown import visible
 from storage.store import Store
+from tasks.export.report import report_of
+from tasks.export.report_pages import outcome_lines
 from tasks.pipeline.iterations import result_row
 from tasks.pipeline.registry import stages_of
 from tasks.pipeline.runner import StageResult
@@ -49,7 +52,7 @@ def retry_hint(root: Path, options: Mapping[str, object], own: bool) -> str:
 
 
 def summary(console: Console, store: Store, config: Config, number: int, started: float, ui_url: str) -> None:
-    """Print the table of an iteration's stages, where the data is, and what to do next.
+    """Print the table of an iteration's stages, what came of it, where the data is, and what to do next.
 
     Args:
         console: where to print.
@@ -77,12 +80,15 @@ def summary(console: Console, store: Store, config: Config, number: int, started
         table.add_row(*(f"{v:.1f}" if isinstance(v, float) else str(v) for v in row.values()))
     console.print()
     console.print(table)
+    for line in outcome_lines(report_of(store, config.run, number)):
+        console.print(visible(line))
     program, data = nlac_command(store.root)
     console.print(f"The data lies in {store.run_dir(config.run)}")
     console.print("To go on:")
     for command, purpose in (
         (f"{program} up{data}", f"the Prefect UI, at {ui_url}"),
         (f"{program} mlflow-ui{data}", "the MLflow UI"),
+        (f"{program} report{data} {number} --run {config.run}", "the whole page of this iteration"),
         (f'{program} sql{data} "{FIRST_QUERY}"', "a first query"),
     ):
         console.print(f"  {command}   # {purpose}")

@@ -20,7 +20,9 @@ from prefect.tasks import Task, exponential_backoff
 from pydantic import Field
 
 from flows.deployments.hooks import children_of, end_children
+from flows.deployments.names import name_this_run, run_name, run_tags
 from flows.deployments.parameters import AlgorithmName, Iteration, RunName, Seed, resolve
+from flows.deployments.reporting import publish_report
 from flows.deployments.stages import INTERRUPTED
 from flows.deployments.tracking import Tracking
 from flows.stack.control import read_stack
@@ -40,7 +42,7 @@ NAME_CHARS = 160  # of a reason in a state's name
 
 
 class ChildFailed(StageFailed):
-    """A child flow run did not complete; `interrupted` if by a fault that may pass."""
+    """A child flow run did not complete; `interrupted` if by a fault that may pass, or because its process died."""
 
     def __init__(
         self, message: str, deployment: str = "", reason: str = "", *, interrupted: bool = False
@@ -68,11 +70,12 @@ async def dispatch(deployment: str, parameters: dict[str, Any]) -> FlowRun:
         ChildFailed: it did not complete; the message names it and the commands that retry it.
     """
     run, number = parameters["run"], parameters["iteration"]
-    name = f"{deployment}-{run}-{number}"
+    name = run_name(deployment, run, number)
     child = await arun_deployment(
         f"nlac/{deployment}",
         parameters=parameters,
         flow_run_name=name,
+        tags=run_tags(deployment, run, number),
         poll_interval=POLL_SECONDS,
         idempotency_key=f"{flow_run.id}-{flow_run.run_count}-{task_run.run_count}-{name}",
     )
@@ -85,7 +88,8 @@ async def dispatch(deployment: str, parameters: dict[str, Any]) -> FlowRun:
             f"To run it alone: prefect deployment run nlac/{deployment} -p iteration={number} -p run={run}",
             deployment,
             reason,
-            interrupted=child.state is not None and child.state.name == INTERRUPTED,
+            interrupted=child.state is not None
+            and (child.state.name == INTERRUPTED or child.state.is_crashed()),
         )
     return child
 
@@ -169,6 +173,7 @@ async def iteration(
     """
     store = Store(data_root())
     resolved, number = resolve(store, run, config, iteration, seed, stage_alone=False, algorithm=algorithm)
+    await asyncio.to_thread(name_this_run, "iteration", resolved.run, number)
     await asyncio.to_thread(check_config, resolved, store.root)
     with store.lock(resolved.run, f"{flow_run.id} (iteration {number})"):
         resolved = await asyncio.to_thread(begin_iteration, store, resolved, number)
@@ -182,6 +187,8 @@ async def iteration(
                     step = retried(stage, resolved.faults)
                     await step(store, resolved, stage, number, stage in forced, tracking)
             finish_iteration(store, resolved.run, number)
+            tracking.note(await publish_report(store, resolved.run, number))
+            tracking.trace()
         except ChildFailed as failed:
             return failed.state
         finally:
@@ -214,13 +221,14 @@ async def training(
     """
     store = Store(data_root())
     resolved, first = resolve(store, run, config, iteration, seed, stage_alone=False, algorithm=algorithm)
+    await asyncio.to_thread(name_this_run, "training", resolved.run)
     await asyncio.to_thread(check_config, resolved, store.root)
     first = 0 if iteration is None else first
     common = {"run": resolved.run, "config": config, "seed": seed, "algorithm": algorithm}
     done = await done_before()
     try:
         for number in range(first, first + iterations):
-            repeats = force and f"iteration-{resolved.run}-{number}" not in done
+            repeats = force and run_name("iteration", resolved.run, number) not in done
             if store.current(resolved.run, number).state == "finished" and not repeats:
                 continue
             if reason := await asyncio.to_thread(stop_reason, store, resolved, number):

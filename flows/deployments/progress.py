@@ -1,21 +1,13 @@
-"""How far a running stage has come: a small file that the stage replaces and the terminal reads."""
+"""How far a running stage has come: a small file that the stage replaces, and the terminal and `nlac status` read."""
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from flows.stack.environment import stack_dir
 from storage.files import replace_text
 from tasks.runtime.progress import ProgressState
-
-
-def progress_line(state: ProgressState) -> str:
-    """One line for people: items done, rate, time left."""
-    counted = f"{state.done}/{state.total} {state.unit}"
-    left = state.remaining_seconds
-    if left is None or state.seconds < 1.0:  # too early for a rate
-        return counted
-    return f"{counted}, {state.rate:.2f}/s" + (f", {left:.0f} s left" if state.done < state.total else "")
 
 
 @dataclass(frozen=True)
@@ -36,9 +28,11 @@ class ProgressFile:
         path = cls.path(root, run, stage)
         if not path.exists() or path.stat().st_mtime < since:
             return None
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return cls(content["iteration"], ProgressState(**content["state"]))
+        return _FILE.validate_json(path.read_bytes())
 
     def write(self, root: Path, run: str) -> None:
         """Replace the file."""
-        replace_text(self.path(root, run, self.state.stage), json.dumps(asdict(self)))
+        replace_text(self.path(root, run, self.state.stage), _FILE.dump_json(self).decode())
+
+
+_FILE = TypeAdapter(ProgressFile)

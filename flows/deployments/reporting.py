@@ -3,19 +3,27 @@
 Reporting never ends a computation. What can't be shown is said in the log.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 from uuid import UUID
 
-from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect import get_run_logger
+from prefect.artifacts import (
+    acreate_markdown_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    update_progress_artifact,
+)
 
-from flows.deployments.progress import ProgressFile, progress_line
-from schemas.shown import link, markdown
-from storage.store import Committed
-from tasks.runtime.progress import ProgressState
+from flows.deployments.progress import ProgressFile
+from schemas.rows import Evaluation
+from schemas.shown import link, markdown, visible
+from storage.store import Committed, Store
+from tasks.runtime.progress import ProgressState, progress_line
 
 _log = logging.getLogger("nlac.reporting")
 
@@ -46,9 +54,9 @@ class Reporter:
         if state is None or state == self._published:
             return
         self._published = state
-        with _not_fatal("the progress file", self._failing):
+        with not_fatal("the progress file", self._failing):
             ProgressFile(self.iteration, state).write(self.root, self.run)
-        with _not_fatal("the progress artifact", self._failing):
+        with not_fatal("the progress artifact", self._failing):
             self._show(state)
 
     def _show(self, state: ProgressState) -> None:
@@ -64,29 +72,79 @@ class Reporter:
 
 
 @contextmanager
-def _not_fatal(what: str, failing: set[str]) -> Iterator[None]:
+def not_fatal(what: str, failing: set[str] | None = None) -> Iterator[None]:
     """Log what reporting raises, and go on.
 
     Args:
         what: is written; begins the message.
         failing: what failed the last time, and is not logged again.
     """
+    failing = set() if failing is None else failing
     try:
         yield
     except Exception:  # noqa: BLE001  said below
         if what not in failing:
-            _log.warning("%s was not written; the stage goes on", what, exc_info=True)
+            _log.warning("%s was not written; the run goes on", what, exc_info=True)
         failing.add(what)
     else:
         failing.discard(what)
 
 
-def publish_result(committed: Committed, mlflow_url: str | None) -> None:
-    """Leave a Prefect artifact that says what a stage committed and where to see it."""
+class _RunLog(logging.Handler):
+    """Hands log lines to the flow run that was running when it was made, from whatever thread they come."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._log = get_run_logger()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(Exception):  # as `logging` itself: a line that can't be shown ends nothing
+            self._log.log(record.levelno, "%s", visible(self.format(record)))
+
+
+@contextmanager
+def stage_log_shown() -> Iterator[None]:
+    """Show what a stage logs in the log of its flow run too."""
+    handler, log = _RunLog(), logging.getLogger("nlac.stage")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+def publish_result(store: Store, committed: Committed, mlflow_url: str | None) -> None:
+    """Leave a Prefect artifact that says what a stage committed and where to see it; of an evaluation also what came of
+    the iteration, as the terminal says it."""
     m = committed.manifest
-    about = markdown(f"{m.stage} of {m.run}, iteration {m.iteration}")
-    with _not_fatal("the result's artifact", set()):
-        create_markdown_artifact(result_text(committed, mlflow_url), key=m.stage, description=about)
+    about = f"{m.stage} of {m.run}, iteration {m.iteration}"
+    with not_fatal("the result's artifact"):
+        text = result_text(committed, mlflow_url)
+        if Evaluation.TABLE in m.tables:
+            from tasks.export.report import report_of  # loads DuckDB, which other stages do without
+            from tasks.export.report_pages import outcome_lines
+
+            lines = outcome_lines(report_of(store, m.run, m.iteration))
+            about = f"{about}: {lines[0]}"
+            text = "\n".join(f"- {markdown(line)}" for line in lines) + f"\n\n{text}"
+        create_markdown_artifact(text, key=m.stage, description=markdown(about))
+
+
+async def publish_report(store: Store, run: str, iteration: int) -> str | None:
+    """Leave the page of an iteration as a Prefect artifact.
+
+    Returns:
+        The page; None where it could not be made.
+    """
+    page = None
+    with not_fatal("the iteration's report"):
+        from tasks.export.report import report_of
+        from tasks.export.report_pages import markdown_page
+
+        page = markdown_page(await asyncio.to_thread(report_of, store, run, iteration))
+        about = markdown(f"report of {run}, iteration {iteration}")
+        await acreate_markdown_artifact(page, key="report", description=about)
+    return page
 
 
 def result_text(committed: Committed, mlflow_url: str | None) -> str:

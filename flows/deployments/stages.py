@@ -16,8 +16,9 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.deployments.background import run_beside
+from flows.deployments.names import name_this_run
 from flows.deployments.parameters import Iteration, RunName, Seed, resolve
-from flows.deployments.reporting import Reporter, publish_result
+from flows.deployments.reporting import Reporter, publish_result, stage_log_shown
 from flows.deployments.tracking import PromptTexts, run_id
 from flows.stack import GPU_LIMIT
 from schemas.config import Config
@@ -74,10 +75,13 @@ def compute(
     )
     orchestration = OrchestrationIds(prefect_flow_run_id=flow_run.id, mlflow_run_id=tracked)
     try:
-        result = run_beside(
-            lambda: carry_out(store, config, decision, report=reporter.report, orchestration=orchestration),
-            reporter.publish,
-        )
+        with stage_log_shown():
+            result = run_beside(
+                lambda: carry_out(
+                    store, config, decision, report=reporter.report, orchestration=orchestration
+                ),
+                reporter.publish,
+            )
     except BaseException as error:
         if alone:
             bridge.fail_stage(tracked, str(error) or type(error).__name__)
@@ -85,7 +89,7 @@ def compute(
     if alone:
         bridge.finish_stage(tracked, result.committed, config)
         mlflow_run = bridge.url(tracked) if tracked else None
-    publish_result(result.committed, mlflow_run or None)
+    publish_result(store, result.committed, mlflow_run or None)
     return result.committed
 
 
@@ -114,6 +118,7 @@ def stage_flow(stage: str) -> "Flow[..., State]":
         """
         store = Store(data_root())
         resolved, number = resolve(store, run, config, iteration, seed, stage_alone=True)
+        name_this_run(stage, resolved.run, number)
         parent = flow_run.parent_flow_run_id
         if parent is None:
             check_config(resolved, store.root)

@@ -13,6 +13,7 @@ from pathlib import Path
 from prefect.client.schemas.objects import FlowRun
 from prefect.utilities.urls import url_for
 
+from flows.deployments.reporting import not_fatal
 from prompts import template_text
 from schemas.config import Config
 from storage.mlflow.bridge import Bridge
@@ -72,6 +73,7 @@ class Tracking:
         return await asyncio.wrap_future(address)
 
     def _begin(self, stage: str) -> str:
+        self._bridge.begin_iteration(self._config.run, self._iteration)
         begun = self._bridge.start_stage(self._config.run, self._iteration, stage)
         return (self._bridge.url(begun) if begun else None) or UNTRACKED
 
@@ -92,6 +94,24 @@ class Tracking:
     def fail(self, address: str, reason: str) -> None:
         """Put off finishing a stage's run as failed."""
         self._put_off.append(lambda: self._bridge.fail_stage(run_id(address), reason))
+
+    def note(self, page: str | None) -> None:
+        """Put off showing a page of Markdown in the iteration's run."""
+        if page is not None:
+            self._put_off.append(lambda: self._bridge.note_iteration(self._config.run, self._iteration, page))
+
+    def trace(self) -> None:
+        """Put off showing a sample of the iteration's episodes as traces."""
+        self._put_off.append(self._trace)
+
+    def _trace(self) -> None:
+        count = self._config.tracking.traced_episodes
+        with not_fatal("the traces of episodes"):
+            from tasks.export.traces import episode_traces  # loads DuckDB
+
+            # Rendered before MLflow's lock is taken, because prompts take a while.
+            traces = list(episode_traces(self._store, self._config.run, self._iteration, count))
+            self._bridge.log_traces(self._config.run, self._iteration, traces)
 
     def _write(self) -> None:
         self._written += [self._thread.submit(work) for work in self._put_off]

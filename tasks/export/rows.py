@@ -3,7 +3,8 @@
 A row is a conversational prompt-completion example of TRL's SFTTrainer (its "Dataset formats"): {"prompt": [{"role",
 "content"}, ...], "completion": [{"role": "assistant", "content"}]}. Further keys are `chat_template_kwargs` for the
 template, `tools` as JSON if calls are native, `id` (joins to the stage's source table), `weight` (importance weight
-of its loss) and, of a turn that the policy sampled, `advantage`.
+of its loss), of a turn that the policy sampled `advantage`, and where a value head is to predict one `value` (with
+algorithm sac the completion of a critic row is empty).
 """
 
 import json
@@ -19,9 +20,7 @@ from tasks.algorithms import algorithm_of
 from tasks.chat.messages import Message
 from tasks.chat.templates import template_arguments
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
-from tasks.datasets.drawn_transitions import load_drawn
 from tasks.datasets.example import Example
-from tasks.datasets.sft_examples import critic_examples
 from tasks.engines.models import resolve_model
 from tasks.export.policy import ExportError
 from tasks.pipeline.decision import decide
@@ -85,9 +84,7 @@ def _examples(ctx: StageContext, ids: set[str]) -> list[Example]:
     """The examples of the stage's own role, made as the stage made them; those of `ids` at least."""
     if ctx.stage != CRITIC_SFT:
         return ctx.algorithm.distils.remake(ctx, ids)
-    targets = ctx.inputs.rows("corrected_targets")
-    transitions = load_drawn(ctx.inputs, [target.transition_id for target in targets])
-    return critic_examples(ctx, targets, ctx.inputs.rows("replay_samples"), transitions)
+    return ctx.algorithm.critic.remake(ctx)
 
 
 def chat_row(chat: ChatTokenizer, example: Example) -> dict[str, Any]:
@@ -106,6 +103,7 @@ def chat_row(chat: ChatTokenizer, example: Example) -> dict[str, Any]:
         "id": example.row_id,
         "weight": example.weight,
         **({"advantage": example.sampled.advantage} if example.sampled else {}),
+        **({"value": example.value.target} if example.value else {}),
     }
 
 

@@ -7,6 +7,7 @@ begun with. Where a template has changed since, its prompt says so.
 from collections.abc import Iterator, Mapping, Sequence
 
 from schemas.rows import (
+    ActionValue,
     BellmanTarget,
     CorrectedTarget,
     Critique,
@@ -14,9 +15,11 @@ from schemas.rows import (
     Future,
     Refinement,
     Row,
+    SampledAction,
+    TdTarget,
     Transition,
 )
-from storage.store import Store
+from tasks.algorithms import algorithm_of
 from tasks.datasets.drawn_transitions import DrawnTransition
 from tasks.export.stored import (
     Part,
@@ -30,6 +33,7 @@ from tasks.export.stored import (
 )
 from tasks.prompting.role_prompts import (
     Attempt,
+    aggregate_prompt,
     backup_prompt,
     evaluate_prompt,
     policy_prompt,
@@ -41,33 +45,40 @@ from tasks.text.formats import label_thought
 
 KEYS: Mapping[type[Row], str] = {
     Episode: "episode_id", Transition: "transition_id", BellmanTarget: "target_id", Critique: "critique_id",
-    Future: "future_id", Refinement: "refinement_id",
+    Future: "future_id", Refinement: "refinement_id", SampledAction: "action_id", TdTarget: "target_id",
 }  # fmt: skip
 """The tables whose rows can be shown, and their ids. A replay sample has the id of its target."""
+VERDICTS = {True: "optimal", False: "not optimal", None: "no verdict"}
 
 
-def show(store: Store, row_id: str) -> Iterator[Part]:
+def show(stored: Stored, row_id: str) -> Iterator[Part]:
     """The texts behind an id, in the order in which they came about.
 
     Args:
-        store: the artifact store.
-        row_id: of an episode, a transition, a replay sample or its target, a critique, a future or a refinement.
+        stored: reads the rows.
+        row_id: of an episode, a transition, a replay sample or its target, a critique, a future, a refinement or a
+            sampled action.
 
     Raises:
         UnknownId: no current row has it, or the iteration has lost its configuration.
     """
-    stored = Stored(store)
-    parts = {
-        Episode: _of_episode, Transition: _of_transition, BellmanTarget: _of_target,
-        Critique: _of_critique, Future: _of_future, Refinement: _of_refinement,
-    }  # fmt: skip
     for model, key in KEYS.items():
         for row in stored.rows(model, key, row_id):
-            return parts[model](stored, row)  # type: ignore[operator,no-any-return]
+            return texts_of(stored, row)
     raise UnknownId(
-        f"no row has the id '{row_id}'; ids are those of {', '.join(KEYS.values())} or sample_id: "
+        f"no row has the id '{row_id}'; ids are those of {', '.join(dict.fromkeys(KEYS.values()))} or sample_id: "
         '`nlac show --failed` lists some, and so does `nlac sql "select episode_id from episodes"`'
     )
+
+
+def texts_of(stored: Stored, row: Row) -> Iterator[Part]:
+    """The texts behind a row of a table in KEYS."""
+    parts = {
+        Episode: _of_episode, Transition: _of_transition, BellmanTarget: _of_target,
+        Critique: _of_critique, Future: _of_future, Refinement: _of_refinement, SampledAction: _of_sampled,
+        TdTarget: _of_td_target,
+    }  # fmt: skip
+    return parts[type(row)](stored, row)  # type: ignore[operator,no-any-return]
 
 
 def _of_episode(stored: Stored, row: Episode) -> Iterator[Part]:
@@ -153,9 +164,12 @@ def _of_critique(stored: Stored, row: Critique) -> Iterator[Part]:
         config = prompts.config.roles.evaluate
         told = row.optimal if row.yes_probability is not None and not config.structured else None
         told = None if config.thinking else told
-        read = evaluate_prompt(prompts, drawn.state, row.action_text, texts, verdict=told)
+        if algorithm_of(prompts.config).improves.verdict.judges:
+            read = evaluate_prompt(prompts, drawn.state, row.action_text, texts, verdict=told)
+        else:
+            read = aggregate_prompt(prompts, drawn.state, row.action_text, texts)
         yield prompt_part("evaluator", read, row.generation)
-    optimal = {True: "optimal", False: "not optimal", None: "no verdict"}[row.optimal]
+    optimal = VERDICTS[row.optimal]
     scored = "" if row.yes_probability is None else f", p(yes) {row.yes_probability:.3f}"
     yield from written(f"evaluator: {optimal}{scored}", row.critique, row.reasoning)
     yield from fault(row)
@@ -183,9 +197,9 @@ def _of_refinement(stored: Stored, row: Refinement) -> Iterator[Part]:
     drawn, prompts = stored.drawn(row.transition_id), stored.prompts(row)
     judged = sorted(stored.rows(Critique, "sample_id", row.sample_id), key=lambda critique: critique.round)
     tried = [critique for critique in judged if critique.round < row.round and critique.status == "ok"]
-    attempts = [Attempt(c.action_text, bool(c.optimal), c.critique) for c in tried]
+    attempts = [Attempt(c.action_text, c.optimal, c.critique) for c in tried]
     for number, attempt in enumerate(attempts):
-        verdict = "optimal" if attempt.optimal else "not optimal"
+        verdict = VERDICTS[attempt.optimal]
         yield Part(f"tried action {number + 1}: {verdict}", f"{attempt.action_text}\n-- {attempt.critique}")
     if row.kind == "refined" and row.generation is not None:
         yield prompt_part("refiner", refine_prompt(prompts, drawn.state, attempts), row.generation)
@@ -212,6 +226,34 @@ def _of_refinement(stored: Stored, row: Refinement) -> Iterator[Part]:
         f"{row.thought}\n{row.action}".strip(),
         row.label_reasoning,
     )
+    yield from fault(row)
+
+
+def _of_sampled(stored: Stored, row: SampledAction) -> Iterator[Part]:
+    """An action that was sampled at s or s', and what the critic says of one at s."""
+    drawn = stored.drawn(row.transition_id)
+    state = drawn.state if row.place == "state" else drawn.next_state
+    if row.generation is not None:
+        yield prompt_part("policy", policy_prompt(stored.prompts(row), state), row.generation)
+    yield from written("policy writes", row.action_text, row.reasoning)
+    yield from fault(row)
+    for rated in stored.rows(ActionValue, "action_id", row.action_id):
+        if rated.value is not None and rated.weight is not None:
+            yield Part(f"Q by {rated.critic_version}", f"{rated.value:.3f}, weight {rated.weight:.3f}")
+        yield from fault(rated)
+
+
+def _of_td_target(stored: Stored, row: TdTarget) -> Iterator[Part]:
+    """A TD target: the transition, the actions sampled at s', and their values."""
+    drawn = stored.drawn(row.transition_id)
+    yield Part("replayed action", f"{drawn.text}\n-> {drawn.next_observation}\nreward {drawn.reward:g}")
+    if row.next_values:
+        values = ", ".join(f"{value:.3f}" for value in row.next_values)
+        yield Part(
+            f"Q of the actions sampled at s' by {row.target_version}", f"{values}: V {row.soft_value:.3f}"
+        )
+    if row.target is not None:
+        yield Part("target", f"{row.target:.3f}")
     yield from fault(row)
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
+import duckdb
 import polars as pl
 
 from schemas.rows import Generation, Row, Transition
 from storage.history import State, rebuild_states
-from storage.sql.views import connect
 from storage.store import Store
 from tasks.chat.messages import Message
 from tasks.datasets.drawn_transitions import DrawnTransition
@@ -39,10 +39,11 @@ class Stored:
 
     Args:
         store: the artifact store.
+        database: SQL over it, from `storage.sql.views.connect`.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store, self._database = store, connect(store)
+    def __init__(self, store: Store, database: duckdb.DuckDBPyConnection) -> None:
+        self._store, self._database = store, database
         self._renderer = lru_cache(self._new_renderer)
 
     def rows(self, model: type[R], column: str, value: str) -> list[R]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from schemas.config import Config, Role
-from schemas.rows import Advantage, Critique, Future
+from schemas.rows import Advantage, Critique, Future, Priority
 from tasks.environments.base import Environment, Task
 from tasks.runtime.stage import Bound, Inputs
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tasks.improvement.refine import Improved
     from tasks.runtime.context import StageContext
     from tasks.runtime.lineage import Resolver
+    from tasks.training.fine_tuning import Source
+    from tasks.training.records import TrainingResult
 
 Check = Callable[[Config, Environment], Iterator[str]]
 """Yields one line for each reason why the algorithm can't run a configuration."""
@@ -55,11 +57,13 @@ class VerdictSource:
         read: (context, critique without a verdict, transition, futures) -> critique.
         requests: completions of one verdict.
         scores: texts scored for one verdict.
+        judges: whether it says yes or no; else it is a value in words alone.
     """
 
     read: Callable[["StageContext", Critique, "DrawnTransition", list[str]], Awaitable[Critique]]
     requests: int
     scores: Callable[[Config], int]
+    judges: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,29 @@ class Improvement:
     futures: FutureSource
     verdict: VerdictSource
     method: Method
+
+
+@dataclass(frozen=True)
+class CriticRows:
+    """What stage critic-sft trains the critic on.
+
+    Attributes:
+        table: where the rows' ids are from.
+        stage: writes this table.
+        read: (resolver) -> the committed tables that they, and the policy rows mixed in, are made of.
+        load: (context) -> examples, and the policy rows to mix in; raises StageFailed where there is no example.
+        remake: (context) -> the examples, also where they are mixed into the policy's training.
+        scores: whether they are scored before the first step, for priorities.
+        priorities: (context, result of the training) -> the priorities of the next draws.
+    """
+
+    table: str
+    stage: str
+    read: Callable[["Resolver"], Inputs]
+    load: Callable[["StageContext"], tuple[list["Example"], "Source"]]
+    remake: Callable[["StageContext"], list["Example"]]
+    scores: Callable[[Config], bool]
+    priorities: Callable[["StageContext", "TrainingResult"], list[Priority]]
 
 
 @dataclass(frozen=True)
@@ -118,6 +145,7 @@ class Algorithm:
         name: as the configuration names it.
         summary: one line for the documentation.
         stages: in the order in which they run.
+        critic_rows: None where no critic is trained.
         improvement: None where no action is improved.
         advantages: None where sampled actions are not compared with a baseline.
         policy_rows: None where no policy is trained.
@@ -127,6 +155,7 @@ class Algorithm:
     name: str
     summary: str
     stages: tuple[str, ...]
+    critic_rows: CriticRows | None = None
     improvement: Improvement | None = None
     advantages: Advantages | None = None
     policy_rows: PolicyRows | None = None
@@ -134,13 +163,23 @@ class Algorithm:
 
     @property
     def has_critic(self) -> bool:
-        """Whether it trains a successor model."""
+        """Whether it trains a critic beside the policy."""
         return "critic-sft" in self.stages
 
     @property
+    def has_successor(self) -> bool:
+        """Whether that critic is a successor model, which writes."""
+        return "bellman-targets" in self.stages
+
+    @property
     def has_values(self) -> bool:
-        """Whether it trains a value head beside the policy."""
+        """Whether it trains a value head V(s) beside the policy."""
         return "values" in self.stages
+
+    @property
+    def has_action_values(self) -> bool:
+        """Whether its critic is a value head Q(s, a)."""
+        return "td-targets" in self.stages
 
     @property
     def trains(self) -> bool:
@@ -173,6 +212,17 @@ class Algorithm:
         if self.advantages is None:
             raise ValueError(f"algorithm {self.name} has no advantages")
         return self.advantages
+
+    @property
+    def critic(self) -> CriticRows:
+        """What its critic is trained on.
+
+        Raises:
+            ValueError: it trains none.
+        """
+        if self.critic_rows is None:
+            raise ValueError(f"algorithm {self.name} trains no critic")
+        return self.critic_rows
 
     @property
     def distils(self) -> PolicyRows:

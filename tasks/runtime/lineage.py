@@ -29,6 +29,9 @@ class Resolver:
     In iterations before `improvement.from_iteration` the critic alone trains (shared parameters): there theta_{i+1}
     is theta'_i.
 
+    Algorithm sac has a value head on the critic's parameters instead of a successor: "d'" and "futures" are its values.
+    Its a' and the actions that the policy is trained on are drawn by theta_i or phi_i.
+
     Algorithms without a critic have policy parameters alone: theta'_i is theta_i, there is no target, and with
     separate parameters the base model still evaluates and refines. theta_i plays the rollouts that stand in for
     predicted futures. The policy of an algorithm that trains nothing is the base model in every iteration.
@@ -48,6 +51,13 @@ class Resolver:
     @property
     def shared(self) -> bool:
         return self.config.parameters == "shared"
+
+    @property
+    def mixes_policy_rows(self) -> bool:
+        """Whether rows that the policy was trained on an iteration ago are mixed into the critic's batches."""
+        before = self.iteration - 1
+        mixed = self.algorithm.mix(self.config, "critic") > 0
+        return mixed and before >= self.config.improvement.from_iteration
 
     def here(self, stage: str) -> Committed:
         """A stage of this iteration."""
@@ -128,11 +138,24 @@ class Resolver:
             return {}
         return {"optimizer": self.committed(stage, iteration)}
 
-    def value_head(self) -> dict[str, Committed]:
-        """The value head that the last iteration left; before iteration 0 there is none."""
-        if not self.algorithm.has_values or not self.iteration:
+    def value_heads(self) -> dict[str, Committed]:
+        """The value heads that the last iteration left, where there are any; before iteration 0 there are none. They
+        lie beside the parameters that they stand on: theta_i, or psi_i and its target."""
+        before = self.iteration - 1
+        if before < 0:
             return {}
-        return {"value_head": self.committed("policy-distillation", self.iteration - 1)}
+        if self.algorithm.has_values:
+            return {"value_head": self.committed("policy-distillation", before)}
+        if not self.algorithm.has_action_values:
+            return {}
+        return self._critic_heads(self.last_trained(before) if self.shared else "critic-sft", before)
+
+    def critic_heads(self) -> dict[str, Committed]:
+        """The value heads of the new critic, where it has them."""
+        return self._critic_heads("critic-sft", self.iteration) if self.algorithm.has_action_values else {}
+
+    def _critic_heads(self, stage: str, iteration: int) -> dict[str, Committed]:
+        return dict.fromkeys(("value_head", "target_value_head"), self.committed(stage, iteration))
 
     def demonstrations(self, section: str) -> list[Committed]:
         """The warm start's demonstrations, where a training stage rehearses them."""

@@ -1,10 +1,13 @@
 """One way to ask a role for text: engine, adapter, random stream and provenance put together."""
 
+import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from schemas.config import Config, Player, Role
+from schemas.manifest import RoleCost
 from schemas.rows import Generation
 from tasks.chat.messages import Message, RequestError
 from tasks.chat.response_parser import split_reasoning
@@ -58,6 +61,7 @@ class RoleClient:
 
     Attributes:
         tokens: completion tokens so far.
+        costs: what each role's requests cost so far.
     """
 
     def __init__(
@@ -73,6 +77,8 @@ class RoleClient:
         self.config, self.stage, self.iteration = config, stage, iteration
         self.adapters, self.cache_dir = adapters, cache_dir
         self.tokens = 0
+        self.costs: dict[str, RoleCost] = {}
+        self._failures: Counter[str] = Counter()
         self._journal = journal
         self._engines = dict(engines or {})
 
@@ -132,10 +138,22 @@ class RoleClient:
         completion = self._journal.completion(key) if self._journal else None
         error, kept = None, completion is not None
         if not kept:
+            begun = time.monotonic()
             try:
                 completion = await self._engine(section.engine).generate(request)
             except RequestError as failure:
                 error = str(failure)
+                self._failures[failure.kind] += 1
+            self._count(
+                role,
+                RoleCost(
+                    texts=1,
+                    prompt_tokens=completion.prompt_tokens if completion else 0,
+                    completion_tokens=completion.completion_tokens if completion else 0,
+                    seconds=time.monotonic() - begun,
+                    failed=completion is None,
+                ),
+            )
         self.tokens += completion.completion_tokens if completion else 0
         text, reasoning = "", None
         if completion is not None:
@@ -189,13 +207,26 @@ class RoleClient:
         key = RequestJournal.key(request_key, 0, request)
         scores = self._journal.scores(key) if self._journal else None
         if scores is None:
+            begun = time.monotonic()
             scores = await engine.score(request)
+            self._count(role, RoleCost(scored=1, seconds=time.monotonic() - begun))
             if self._journal:
                 self._journal.put(key, scores)
         return scores
 
+    def faults(self) -> Mapping[str, int]:
+        """Requests that were answered by an error, by its kind, and what engines asked again by themselves."""
+        found = Counter(self._failures)
+        for engine in self._engines.values():
+            found.update(getattr(engine, "faults", {}))
+        return dict(found)
+
+    def _count(self, role: Player, cost: RoleCost) -> None:
+        self.costs[role] = self.costs.get(role, RoleCost()) + cost
+
     async def close(self) -> None:
         """Close all engines."""
+        self._failures = Counter(self.faults())
         for engine in self._engines.values():
             await engine.close()
         self._engines.clear()

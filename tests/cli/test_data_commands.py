@@ -1,5 +1,6 @@
 """The commands that look at data, as a user calls them."""
 
+import base64
 import io
 import json
 import os
@@ -16,11 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
+import psutil
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
 from flows.cli.main import app
+from flows.stack.environment import profiles_path
+from flows.stack.private import stack_secret
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, dump_config, load_config
 from schemas.rows import TABLES
@@ -214,6 +218,29 @@ def test_what_is_gone_is_named_and_ends_sql_and_verify_with_3(store: Store, what
     assert allowed.exit_code == 0 and str(gone) in allowed.stderr
 
 
+@pytest.mark.parametrize("what", ["root", "current.json", "removed"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "--failed"),
+        ("show", "trial/00000/train/00000"),
+        ("runs", "list"),
+        ("runs", "compare", "trial", "trial"),
+        ("report", "--run", "trial"),
+    ],
+)
+def test_what_is_gone_ends_every_list_with_3_until_it_may_be_missing(
+    store: Store, words: tuple[str, ...], what: str
+) -> None:
+    gone = damaged(store, what)
+    asked = nlac(store, *words)
+    assert (asked.exit_code, asked.stdout) == (3, "")
+    assert f"left out: {gone}" in asked.stderr
+    allowed = nlac(store, *words, "--allow-missing")
+    assert allowed.exit_code in (0, 2), "what is left may be too little for an answer"
+    assert f"left out: {gone}" in allowed.stderr
+
+
 def test_verify_counts_and_finds_a_changed_byte_whatever_may_be_missing(store: Store) -> None:
     file = played(store) / "transitions.parquet"
     whole = nlac(store, "verify")
@@ -287,11 +314,22 @@ def test_explain_of_a_stage_whose_input_is_missing_says_which(store: Store) -> N
     assert "critic-sft" in unknown.stderr
 
 
-def test_explain_of_an_unknown_run_leaves_nothing_and_its_remedy_names_the_run(store: Store) -> None:
-    result = nlac(store, "explain", "critic-sft", "0", "--run", "nope")
+def test_the_remedy_of_an_explanation_names_the_run(store: Store) -> None:
+    played(store)
+    result = nlac(store, "explain", "critic-sft", "0", "--run", "trial")
     assert result.exit_code == 1
-    assert "prefect deployment run nlac/cot-correction -p iteration=0 -p run=nope" in result.stderr
+    assert "prefect deployment run nlac/cot-correction -p iteration=0 -p run=trial" in result.stderr
+
+
+def test_explain_of_an_unknown_run_leaves_nothing_and_is_refused(store: Store) -> None:
+    result = nlac(store, "explain", "rollout", "0", "--run", "nope")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"no run 'nope' under {store.root}; begin one with `nlac iterate`\n"
     assert not store.root.exists()
+    played(store)
+    near = nlac(store, "explain", "rollout", "0", "--run", "tria")
+    assert near.exit_code == 2
+    assert near.stderr == f"no run 'tria' under {store.root}, did you mean 'trial'? (there are: trial)\n"
 
 
 def test_a_data_root_that_can_not_be_written_to_is_one_line(tmp_path: Path) -> None:
@@ -305,10 +343,10 @@ def test_a_data_root_that_can_not_be_written_to_is_one_line(tmp_path: Path) -> N
 
 
 def test_config_check_of_a_cluster_file_needs_no_vllm_here(store: Store) -> None:
-    file = str(PROJECT_ROOT / "configs" / "cluster" / "qwen2.5-7b-vllm.yaml")
+    file = str(PROJECT_ROOT / "configs" / "cluster" / "qwen2.5-7b-twenty-questions.yaml")
     result = nlac(store, "config", "check", file, "--elsewhere")
     assert result.exit_code == 0, result.stderr
-    assert "critic-sft" in result.stdout and "Not checked: models, vLLM" in result.stdout
+    assert "critic-sft" in result.stdout and "Not checked: what must be on the machine" in result.stdout
 
 
 def written(path: Path, content: Mapping[str, object]) -> str:
@@ -423,21 +461,46 @@ def test_mlflow_ui_serves_the_data_root_s_store(store: Store) -> None:
     try:
         assert server.stdout is not None
         assert f"http://127.0.0.1:{port}" in server.stdout.readline()
-        address = f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/get-by-name?experiment_name=trial"
-        assert json.loads(answer(address))["experiment"]["name"] == "trial"
+        assert str(profiles_path(store.root)) in server.stdout.readline()
+        page = f"http://127.0.0.1:{port}"
+        answer(f"{page}/health")
+        experiment = f"{page}/api/2.0/mlflow/experiments/get-by-name?experiment_name=trial"
+        secret = base64.b64encode(stack_secret(store.root).encode()).decode()
+        known = {"Authorization": f"Basic {secret}"}
+        assert json.loads(answer(experiment, known))["experiment"]["name"] == "trial"
+        for path in (
+            experiment,
+            page,
+            f"{page}/ajax-api/3.0/mlflow/assistant/config",
+            f"{page}/static-files/x.js",
+        ):
+            assert refusal(path) == 401
+        assert refusal(experiment, known | {"Origin": "http://127.0.0.1:1"}) == 403
+        commands = [process.cmdline() for process in psutil.Process(server.pid).children(recursive=True)]
+        assert commands and not any(
+            secret in word or stack_secret(store.root) in word for c in commands for word in c
+        )
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(30)
 
 
-def answer(address: str, seconds: float = 90) -> bytes:
+def refusal(address: str, headers: Mapping[str, str] = {}) -> int:
+    """The status with which a server refuses a request."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(address, headers=dict(headers)), timeout=30)
+    return int(refused.value.code)
+
+
+def answer(address: str, headers: Mapping[str, str] = {}, seconds: float = 90) -> bytes:
     """What a server that is starting says in the end."""
+    request = urllib.request.Request(address, headers=dict(headers))
     said: list[bytes] = []
 
     def answers() -> bool:
         with (
             suppress(urllib.error.URLError, ConnectionError, TimeoutError),
-            urllib.request.urlopen(address, timeout=5) as response,
+            urllib.request.urlopen(request, timeout=5) as response,
         ):
             said.append(response.read())
         return bool(said)

@@ -1,5 +1,6 @@
 """`nlac doctor`: each check says what is found, and a remedy where something is missing."""
 
+import json
 import socket
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from flows.cli.main import app
 from flows.stack import control
 from flows.stack.control import Stack, write_stack
 from flows.stack.environment import stack_dir
+from storage.mlflow import server
 
 
 def found(check: str, root: Path, config: Path | None = None) -> list[tuple[str, str, str]]:
@@ -24,6 +26,8 @@ def test_the_command_runs_every_check_and_creates_nothing(tmp_path: Path) -> Non
     assert result.exit_code in (0, 1), result.output
     for check in doctor.CHECKS:
         assert f"  {check.__name__:<9}  " in result.stdout
+    said = " ".join(CliRunner().invoke(app, ["doctor", "--help"]).stdout.split()).lower()
+    assert all(check.__name__ in said for check in doctor.CHECKS)
     assert not root.exists()
 
 
@@ -55,7 +59,7 @@ def test_a_missing_model_and_little_room_have_a_remedy(
     assert found("python", tmp_path)[0][0] == "bad"
 
 
-def test_the_stack_is_up_or_failed_or_its_port_is_taken(
+def test_the_stack_is_up_or_failed_and_ports_are_free_or_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as other:
@@ -64,9 +68,20 @@ def test_the_stack_is_up_or_failed_or_its_port_is_taken(
         monkeypatch.setattr(control, "USUAL_PORT", other.getsockname()[1])
         [(state, said, remedy)] = found("stack", tmp_path)
         assert state == "note" and "taken by another program" in said and "PREFECT_API_URL" in remedy
+        monkeypatch.setattr(server, "USUAL_PORT", other.getsockname()[1])
+        [(state, said, remedy)] = found("mlflow", tmp_path)
+        assert state == "note" and "taken by" in said and "nlac mlflow-ui" in remedy
+    [(state, said, remedy)] = found("mlflow", tmp_path)
+    assert (state, remedy) == ("ok", "") and "free" in said
     stack_dir(tmp_path).mkdir()
     with FileLock(stack_dir(tmp_path) / "lock"):
         for known, expected in (("ready", "ok"), ("failed", "bad")):
             write_stack(tmp_path, Stack(pid=1, port=9, data=str(tmp_path), state=known))  # type: ignore[arg-type]
             [(state, said, _)] = found("stack", tmp_path)
             assert state == expected and said.startswith(known)
+
+
+def test_the_findings_can_be_read_by_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", (doctor.python, doctor.disk))
+    result = CliRunner().invoke(app, ["doctor", "--data", str(tmp_path), "--format", "json"])
+    assert [finding["check"] for finding in json.loads(result.stdout)] == ["python", "disk"]

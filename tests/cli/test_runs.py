@@ -1,15 +1,20 @@
 """`nlac runs` and `nlac gc`, as a user calls them."""
 
+import io
 import json
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from flows.cli.main import app
+from flows.cli.runs import COMPARE, LIST
 from schemas.config import Config, ReplaySection
 from schemas.load import dump_config
 from storage.files import replace_text
 from storage.mlflow.bridge import Bridge
+from storage.sql.render import render
+from storage.sql.views import connect
 from storage.store import Store
 from tasks.pipeline.iterations import config_path
 from tests.support.committed import commit_rows
@@ -39,8 +44,27 @@ def test_runs_are_listed_and_compared_with_what_differs(two: Store) -> None:
     assert compared.exit_code == 0, compared.stderr
     assert "seed: first 0, second 1" in compared.stdout and "0.6" in compared.stdout
     assert "rollout.episodes" not in compared.stdout
+    told = json.loads(nlac(two, "runs", "compare", "first", "second", "--format", "json").stdout)
+    assert [(row["run"], row["success_rate"]) for row in told["evaluations"]] == [
+        ("first", 0.2),
+        ("second", 0.6),
+    ]
+    assert told["differences"]["seed"] == {"first": "0", "second": "1"}
     assert nlac(two, "runs", "compare", "first").exit_code == 2
     assert "did you mean 'second'" in nlac(two, "runs", "compare", "first", "secnd").stderr
+
+
+@pytest.mark.parametrize(("query", "given"), [(LIST, []), (COMPARE, [["first", "second"]])])
+def test_a_terminal_of_80_columns_shows_every_column_as_a_table(
+    two: Store, query: str, given: list[Any]
+) -> None:
+    asked, stream = connect(two).sql(query, params=given), io.BytesIO()
+    render(asked, "table", stream, 80)
+    lines = stream.getvalue().decode().splitlines()
+    assert max(map(len, lines)) <= 80 and lines[-1].endswith(" rows)")
+    head, _, rows = "\n".join(lines).partition("───")
+    assert all(part in head for name in asked.columns for part in name.split("_"))
+    assert "first" in rows and "second" in rows
 
 
 def test_a_run_is_deleted_only_when_told_twice_and_never_while_another_replays_it(two: Store) -> None:

@@ -9,14 +9,16 @@ from typer.testing import CliRunner, Result
 from flows.cli.main import app
 from flows.cli.show import LISTS
 from schemas.config import Config
+from schemas.rows import ActionValue
+from storage.files import make_folder
 from storage.sql.views import connect
 from storage.store import Store
 from tasks.export.show import KEYS, show
-from tasks.export.stored import UnknownId
+from tasks.export.stored import Stored, UnknownId
 from tests.support.committed import commit_rows
 from tests.support.iterations import Iterate
 from tests.support.recorded import PROMPTS
-from tests.support.rows import episode, improvement, transitions
+from tests.support.rows import episode, improvement, training_row, transitions
 
 
 @pytest.fixture
@@ -41,11 +43,11 @@ def ids(store: Store) -> dict[str, list[str]]:
 
 
 def test_every_prompt_shown_is_one_that_a_role_was_asked_with(improved: Store) -> None:
-    readers = set()
+    readers, stored = set(), Stored(improved, connect(improved))
     for table, known in ids(improved).items():
-        assert known, table
+        assert known or table in ("sampled_actions", "td_targets"), table
         for row_id in known:
-            for part in show(improved, row_id):
+            for part in show(stored, row_id):
                 assert part.text or not part.messages
                 if part.messages:
                     asked = tuple((message["role"], message["content"]) for message in part.messages)
@@ -57,7 +59,8 @@ def test_every_prompt_shown_is_one_that_a_role_was_asked_with(improved: Store) -
 
 def test_a_template_that_has_changed_since_is_said(improved: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.prompting.rendering.template_digest", lambda name, templates: "another")
-    titles = [part.title for part in show(improved, ids(improved)["futures"][0])]
+    stored = Stored(improved, connect(improved))
+    titles = [part.title for part in show(stored, ids(improved)["futures"][0])]
     assert "successor reads" in titles[0] and "template has changed since" in titles[0]
 
 
@@ -66,6 +69,12 @@ def test_the_command_shows_an_id_and_lists_ids_that_it_takes(improved: Store) ->
     shown = nlac(improved, "show", refinement)
     assert shown.exit_code == 0, shown.stderr
     assert "--- tried action 1: " in shown.stdout and "distilled (" in shown.stdout
+    told = json.loads(nlac(improved, "show", refinement, "--format", "json").stdout)
+    assert [f"--- {part['title']}" for part in told] == [
+        line for line in shown.stdout.splitlines() if line.startswith("--- ")
+    ]
+    assert any(message["role"] == "system" for part in told for message in part["messages"])
+    assert nlac(improved, "show", refinement, "--format", "csv").exit_code == 2
     known = {row_id for found in ids(improved).values() for row_id in found}
     for name in LISTS:
         listed = nlac(improved, "show", f"--{name}", "--format", "json", "--limit", "5")
@@ -83,12 +92,24 @@ def test_lists_hold_what_they_are_named_after(store: Store) -> None:
     commit_rows(store, "rollout", 0, {"episodes": [played], "transitions": steps})
     commit_rows(store, "critique", 0, {"critiques": made["critiques"]})
     commit_rows(store, "refinement", 0, {"refinements": [leaky, made["refinements"][1]]})
+    long = training_row("critic-sft", "corrected_targets", "a-label", "critic@00000:c")
+    long = long.model_copy(update={"status": "too_long"})
+    unrated = ActionValue(
+        run="trial",
+        iteration=0,
+        action_id="an-action",
+        sample_id="s",
+        critic_version="critic@00000:c",
+        status="too_long",
+    )
+    commit_rows(store, "critic-sft", 0, {"training_rows": [long]})
+    commit_rows(store, "action-values", 0, {"action_values": [unrated]})
     found = {
         name: [row["id"] for row in json.loads(nlac(store, "show", f"--{name}", "--format", "json").stdout)]
         for name in LISTS
     }
     assert found == {
-        "failed": [played.episode_id],
+        "failed": ["a-label", "an-action", played.episode_id],
         "leaked": [leaky.refinement_id],
         "invalid": [made["refinements"][1].refinement_id, steps[1].transition_id],
         "changed": [leaky.refinement_id],
@@ -97,7 +118,10 @@ def test_lists_hold_what_they_are_named_after(store: Store) -> None:
 
 def test_what_can_not_be_shown_is_refused(store: Store) -> None:
     with pytest.raises(UnknownId, match="no row has the id 'nowhere'"):
-        show(store, "nowhere")
+        show(Stored(store, connect(store)), "nowhere")
+    make_folder(store.root)
+    named = nlac(store, "show", "nowhere")
+    assert named.exit_code == 2 and named.stderr.count("target_id") == 1
     assert nlac(store, "show").exit_code == 2
     assert nlac(store, "show", "some", "--failed").exit_code == 2
     unknown = nlac(store, "show", "--failed", "--run", "nope")

@@ -1,13 +1,15 @@
 """What the roles' client keeps of a completion."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from schemas.config import Config
-from tasks.chat.messages import Message
+from tasks.chat.messages import Message, RequestError
 from tasks.engines.protocol import Capabilities, Completion, Request, ScoreRequest, Scores
 from tasks.engines.request_journal import RequestJournal
 from tasks.environments.base import Step
@@ -95,3 +97,27 @@ def test_the_journal_keeps_no_completion_that_the_parser_refuses(
 
 def test_an_observation_holds_no_lone_surrogate() -> None:
     assert Step("a \ud83d b").observation == "a \ufffd b"
+
+
+def test_requests_are_counted_by_role_and_failed_ones_by_kind(
+    make_config: Callable[..., Config], journal: RequestJournal, tmp_path: Path
+) -> None:
+    class Tired(Says):
+        faults: ClassVar[Counter[str]] = Counter({"no answer, asked again": 2})
+
+        async def generate(self, request: Request) -> Completion:
+            if self.asked:
+                raise RequestError("too many", kind="RateLimitError")
+            return await super().generate(request)
+
+    roles = client(make_config(), Tired("Action: [5]"), journal, tmp_path)
+
+    async def asks() -> None:
+        for key in ("first", "second"):
+            await roles.ask("policy", PROMPT, adapter="policy", request_key=key)
+        await roles.close()
+
+    asyncio.run(asks())
+    cost = roles.costs["policy"]
+    assert (cost.texts, cost.failed, cost.prompt_tokens, cost.completion_tokens) == (2, 1, 1, 1)
+    assert roles.faults() == {"RateLimitError": 1, "no answer, asked again": 2}, "of closed engines too"

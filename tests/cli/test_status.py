@@ -1,0 +1,183 @@
+"""`nlac status` and `nlac report`, over what running, stopped and finished runs leave behind."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from flows.cli import status as command
+from flows.cli.main import app
+from flows.cli.standing import FlowRun, RunStanding, standing
+from flows.deployments.progress import ProgressFile
+from schemas.config import Config, ModelSection
+from schemas.manifest import RoleCost
+from storage.files import make_folder, replace_text
+from storage.store import Store
+from tasks.pipeline.iterations import finish_iteration
+from tasks.pipeline.registry import stages_of
+from tasks.runtime.progress import ProgressState
+from tests.support.committed import commit_rows
+from tests.support.rows import episode, evaluation, transitions
+from tests.support.stopped import begin, fail
+
+CONFIG = Config(run="trial", model=ModelSection(dtype="float32"))
+STAGES = stages_of(CONFIG, 0)
+
+
+def nlac(store: Store, *words: str) -> Result:
+    done = CliRunner().invoke(app, [*words], env={"NLAC_DATA": str(store.root)})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+def look(
+    store: Store, flow_runs: list[FlowRun] | None = None, failed: list[FlowRun] | None = None
+) -> RunStanding:
+    found = standing(store, "trial", flow_runs or [], failed or [], "nlac iterate --run trial")
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def running(store: Store) -> Store:
+    """Iteration 1 is in its third stage; iteration 0 is finished."""
+    begin(store, CONFIG, 0, STAGES)
+    finish_iteration(store, "trial", 0)
+    begin(store, CONFIG, 1, [STAGES[0]])
+    played = episode(status="engine_error", iteration=1)
+    commit_rows(store, STAGES[1], 1, {"episodes": [played], "transitions": transitions(episode(iteration=1))})
+    note = {"holder": "an iteration of a test", "pid": os.getpid()}
+    replace_text(store.run_dir("trial") / ".lock.json", json.dumps(note))
+    costs = {"correct": RoleCost(texts=4, completion_tokens=40, seconds=8.0, failed=1)}
+    state = ProgressState(STAGES[2], 4, 16, "labels", 8.0, 0.5, costs, {"RateLimitError": 3})
+    ProgressFile(1, state).write(store.root, "trial")
+    return store
+
+
+def test_a_running_stage_has_items_rate_loss_costs_faults_and_the_time_left(running: Store) -> None:
+    training = FlowRun(id="1", name="training-trial", parameters={"iterations": 4, "run": "trial"})
+    found = look(running, [training])
+    assert (found.state, found.holder, found.iteration) == ("running", "an iteration of a test", 1)
+    stage = found.stage
+    assert stage is not None and stage.progress is not None and stage.stage == STAGES[2]
+    assert (stage.progress.done, stage.progress.total) == (4, 16)
+    assert stage.seconds_left is not None and 24 <= stage.seconds_left < 60, "at the rate so far"
+    waiting = len(STAGES) - 3
+    assert found.seconds_left == pytest.approx(stage.seconds_left + 1.5 * waiting)
+    assert found.last_iteration == 3
+    assert found.run_seconds_left == pytest.approx(found.seconds_left + 2 * 1.5 * len(STAGES))  # type: ignore[operator]
+    assert found.loss == 0.5 and found.faults == {"RateLimitError": 3}
+    assert found.roles["correct"].failed == 1 and found.roles["correct"].seconds == 8.0
+    assert found.rows == {"episodes engine_error": 1}
+    said = nlac(running, "status").stdout
+    for part in (
+        "run 'trial', iteration 1: running, by an iteration of a test", "4/16 labels", "loss: 0.5000",
+        "3 RateLimitError", "4 texts, 0 scored, 0 tokens read, 40 written, 8.0 s", "1 episodes engine_error",
+        "stack: not up",
+    ):  # fmt: skip
+        assert part in said, said
+    assert "WARNING" not in said
+
+
+def test_a_run_that_does_not_move_is_warned_of_after_the_stated_time(running: Store) -> None:
+    old = time.time() - 1000
+    for path in running.root.rglob("*.json"):
+        os.utime(path, (old, old))
+    assert "WARNING: nothing has moved for 17 min" in nlac(running, "status").stdout
+    assert "WARNING" not in nlac(running, "status", "--still-after", "2000").stdout
+    told = json.loads(nlac(running, "status", "--format", "json").stdout)
+    assert told["runs"][0]["warning"].startswith("nothing has moved")
+
+
+def test_what_failed_is_named_with_its_reason_and_the_commands_that_go_on(store: Store) -> None:
+    begin(store, CONFIG, 0, STAGES[:2])
+    fail(store, CONFIG, 0, STAGES[2])
+    found = look(
+        store, failed=[FlowRun(id="42", name="iteration-trial-0"), FlowRun(id="41", name="iteration-trial-0")]
+    )
+    assert found.state == "stopped" and found.attempts == {"StageInterrupted": 1, "StageFailed": 1}
+    assert found.failure is not None and found.failure.stage == STAGES[2]
+    assert found.failure.reason.startswith("StageFailed: no critique is")
+    assert found.failure.commands == ["nlac iterate --run trial", "prefect flow-run retry 42"]
+    assert [stage.state for stage in found.stages[:4]] == ["committed", "committed", "failed", "waiting"]
+    said = nlac(store, "status", "--run", "trial").stdout
+    assert f"stopped at {STAGES[2]}: StageFailed" in said and "\x1b[31m" not in said
+    assert "to go on: " in said and " iterate" in said
+
+
+def test_a_killed_run_is_no_running_one(running: Store) -> None:
+    gone = {"holder": "a process that was killed", "pid": 2**22 + 1}
+    replace_text(running.run_dir("trial") / ".lock.json", json.dumps(gone))
+    found = look(running)
+    assert found.state == "stopped" and found.failure is not None
+    assert found.failure.reason.startswith("no attempt left an error")
+
+
+def test_an_iteration_that_lacks_its_end_alone_is_gone_on_with(store: Store) -> None:
+    begin(store, CONFIG, 0, STAGES)
+    found = look(store)
+    assert found.state == "stopped" and found.failure is not None and found.failure.stage is None
+    assert found.failure.commands == ["nlac iterate --run trial"]
+    said = nlac(store, "status").stdout
+    assert "stopped: every stage is committed, and the iteration was not closed" in said
+    assert "to go on: " in said and "iterate" in said
+
+
+def test_watching_ends_when_nothing_runs_and_json_is_a_line_each(
+    running: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def next_look(seconds: float) -> None:
+        (running.run_dir("trial") / ".lock.json").unlink()
+
+    monkeypatch.setattr(command.time, "sleep", next_look)
+    lines = nlac(running, "status", "--watch", "--format", "json").stdout.splitlines()
+    assert [json.loads(line)["runs"][0]["state"] for line in lines] == ["running", "stopped"]
+    assert json.loads(lines[0])["gpus"] == list(command._gpus())
+
+
+def test_gpus_are_read_from_nvidia_smi_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H100, 37, 1024, 81559'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert list(command._gpus()) == [
+        {"name": "NVIDIA H100", "busy_percent": 37.0, "used_mb": 1024.0, "total_mb": 81559.0}
+    ]
+
+
+def test_an_empty_data_root_and_an_unknown_run_are_said(store: Store) -> None:
+    make_folder(store.root)
+    assert "no run yet" in nlac(store, "status").stdout
+    assert nlac(store, "status", "--run", "nope").exit_code == 2
+
+
+def test_status_and_report_choose_the_run_that_moved_last(store: Store) -> None:
+    for run, moved in (("default", 1000), ("trial", 3000), ("other", 2000)):
+        begin(store, CONFIG.model_copy(update={"run": run}), 0)
+        commit_rows(store, "evaluation", 0, {"evaluations": [evaluation("p", 2, run=run)]}, run=run)
+        os.utime(store.current_path(run, 0), (moved, moved))
+    assert "run 'trial', iteration 0" in nlac(store, "status").stdout
+    assert nlac(store, "report").stdout.startswith("Iteration 0 of run 'trial'")
+
+
+def test_a_report_is_text_markdown_or_json_and_of_the_newest_iteration_unless_another_is_named(
+    store: Store,
+) -> None:
+    for iteration, successes in enumerate((2, 6)):
+        row = evaluation("p", successes, iteration=iteration)
+        commit_rows(store, "evaluation", iteration, {"evaluations": [row]})
+    newest = nlac(store, "report", "--run", "trial")
+    assert newest.exit_code == 0 and newest.stdout.startswith("Iteration 1 of run 'trial'")
+    assert "success: 0.600" in newest.stdout and "iteration 0: 0.200" in newest.stdout
+    assert nlac(store, "report", "0", "--run", "trial").stdout.startswith("Iteration 0 of run 'trial'")
+    told: dict[str, Any] = json.loads(nlac(store, "report", "--run", "trial", "--format", "json").stdout)
+    assert told["success"]["rate"] == 0.6 and told["before"]["iteration"] == 0
+    assert nlac(store, "report", "--run", "trial", "--format", "markdown").stdout.startswith("## Iteration 1")
+    refused = nlac(store, "report", "7", "--run", "trial")
+    assert refused.exit_code == 2 and "no data of iteration 7" in refused.stderr
