@@ -21,7 +21,8 @@ PARALLEL = -n $(WORKERS) --dist loadscope
 PYTEST := pytest() { $(BIN)/python -m pytest "$$@" || { code=$$?; \
 	[ $$code -ne 5 ] || echo "make test: no test was collected by: pytest $$*" >&2; return $$code; }; }; pytest
 
-.PHONY: iteration test test-fast test-long up down lint vllm-cpu setup clean learn learn-controls learn-ablations learn-lm
+.PHONY: iteration test test-fast test-long up down lint docs vllm-cpu setup clean learn learn-controls learn-ablations \
+	learn-lm compare soak
 
 iteration: $(INSTALLED)  ## one iteration, end to end: make iteration ARGS="--run trial --config FILE"
 	@$(BIN)/nlac iterate $(ARGS)
@@ -44,6 +45,16 @@ learn-ablations: $(INSTALLED)  ## the algorithm without each of its parts; about
 learn-lm: $(INSTALLED)  ## a pretrained language model on the line walk: NLAC's seed 0, then the results of all runs
 	@$(BIN)/python -m benchmarks.learning.language_model run nlac --results benchmarks/out/language_model/results
 	@$(BIN)/python -m benchmarks.learning.language_model report --here benchmarks/out/language_model/results
+
+compare: $(INSTALLED)  ## all algorithms on two worlds: the runs of seed 0 that are missing, then the page
+	@$(BIN)/python -m benchmarks.learning.comparison all $(ARGS)
+	@$(BIN)/python -m benchmarks.learning.comparison report
+
+soak: $(INSTALLED)  ## kills over a real stack: make soak ARGS=scripted, transformers, served or mixed; 40 minutes at most
+	@$(BIN)/python -m benchmarks.reliability.soak run $(ARGS)
+
+docs: $(INSTALLED)  ## the site of docs/, its links checked, into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "build/site/index.html"
 
 lint: $(INSTALLED)  ## style and types
 	$(STYLE)

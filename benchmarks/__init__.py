@@ -4,6 +4,7 @@
     training/   LoRA training beside TRL, and on a GPU
     inference/  rollouts that wait for their environment, one engine for all stages
     overhead/   what the pipeline costs beside the work
+    reliability/ what is lost when processes are killed
     data/       replay, SQL, commits and histories over ten million transitions
 
 Nothing here computes anything of the algorithm, and nothing of the program imports it.

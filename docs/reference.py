@@ -1,5 +1,5 @@
-"""Generates docs/configuration.md, docs/tables.md and the columns in docs/design.md from the models; `--check`
-fails if they are stale.
+"""Generates configuration.md, tables.md and the columns in design.md from the models, and commands.md from the
+commands; `--check` fails if they are stale.
 
 python docs/reference.py [--check]
 """
@@ -15,6 +15,8 @@ from pydantic.fields import FieldInfo
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # so that it also runs where the project is not installed
+
+from command_reference import commands  # noqa: E402
 
 from schemas.config import Config, EngineSection, ServeSection  # noqa: E402
 from schemas.rows import TABLES, Generation, Row  # noqa: E402
@@ -33,6 +35,8 @@ def configuration() -> str:
         "or a wrong type is an error. `nlac config check FILE` checks a file and says what it would run; `nlac "
         "config show FILE` prints it with all defaults. Each iteration keeps its resolved configuration "
         "(`data/<run>/iterations/<number>/config.yaml`), which can be run again.\n",
+        "A list `extends: [base.yaml]` names files, relative to this one, whose fields lie under its own. Later "
+        "ones win, and a section given in part keeps the other fields of the file below.\n",
         "## Top level\n",
         *_fields(Config, {"": Config()}),
     ]
@@ -176,7 +180,12 @@ def _cell(text: str) -> str:
 
 def main() -> None:
     """Write the files, or compare them."""
-    written = {"configuration.md": configuration(), "tables.md": tables(), "design.md": design()}
+    written = {
+        "configuration.md": configuration(),
+        "tables.md": tables(),
+        "design.md": design(),
+        "commands.md": f"{NOTE.format(source='flows/cli/')}\n{commands()}",
+    }
     pages = {ROOT / "docs" / name: text for name, text in written.items()}
     if sys.argv[1:] == ["--check"]:
         old = [p.name for p, text in pages.items() if not p.exists() or p.read_text(encoding="utf-8") != text]

@@ -11,13 +11,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, TemplateError, meta
+from jinja2 import FileSystemLoader, StrictUndefined, Template, TemplateError, meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 _FOLDER = Path(__file__).parent
 _PARTS = {"conversation"}  # included by templates
 _SHIPPED = {path.stem: path for path in sorted(_FOLDER.glob("*.j2")) if path.stem not in _PARTS}
 NAMES = tuple(_SHIPPED)
-_JINJA = Environment(
+_JINJA = ImmutableSandboxedEnvironment(  # a configuration, which may come from somebody else, names templates
     loader=FileSystemLoader(_FOLDER),
     undefined=StrictUndefined,
     trim_blocks=True,

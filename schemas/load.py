@@ -1,7 +1,7 @@
 """Reads and writes configurations, and finds the data root."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds the packages and configs/: the checkout, or site-packages of an installed wheel."""
 DEFAULT_CONFIG = PROJECT_ROOT / "configs" / "default.yaml"
+EXTENDS = "extends"
+"""Key of a configuration file: a list of files, relative to it, whose fields lie under its own. Later ones win."""
 STARTED_IN = "NLAC_STARTED_IN"
 """Holds, in every process of a stack, the folder in which the person stood who started it. Workers run elsewhere."""
 
@@ -41,7 +43,7 @@ def find_file(named: str | Path) -> Path:
 
 
 def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> "Config":
-    """Read a YAML configuration and check every field.
+    """Read a YAML configuration, with the files that it extends, and check every field.
 
     Args:
         path: the file; None reads configs/default.yaml. A relative path is looked up from the
@@ -52,19 +54,53 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | N
         ConfigError: the file is missing, not YAML, or a field is unknown or of the wrong type.
     """
     file = find_file(path) if path is not None else DEFAULT_CONFIG
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if path is not None and not file.exists():
         raise ConfigError(
             f"{path}: no such configuration file; give an absolute path, or one of the shipped ones in configs/"
-        ) from None
+        )
+    return parse_config({**_content(file), **(overrides or {})}, str(file))
+
+
+def _content(file: Path, *readers: Path) -> dict[str, Any]:
+    """The fields of a file over those of the files that it extends."""
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: can't be read ({error})") from None
+        raise ConfigError(f"{file}: can't be read ({error}){_extended_by(readers)}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # a date that is none, thousands of digits, a thousand brackets
+        raise ConfigError(f"{file}: holds what can't be read as a value: {error}") from None
     if content is not None and not isinstance(content, dict):
         raise ConfigError(f"{file}: must hold fields (name: value), found {type(content).__name__}")
-    return parse_config({**(content or {}), **(overrides or {})}, str(file))
+    own = dict(content or {})
+    named = own.pop(EXTENDS, [])
+    if not (isinstance(named, list) and all(isinstance(name, str) for name in named)):
+        raise ConfigError(f"{file}: {EXTENDS}: must be a list of files, for instance [base.yaml]")
+    merged: dict[str, Any] = {}
+    for name in named:
+        base = file.parent / Path(name).expanduser()
+        if base.resolve() in map(Path.resolve, (file, *readers)):
+            raise ConfigError(f"{file}: {EXTENDS}: {name} extends this file; remove one of the two")
+        merged = merge(merged, _content(base, file, *readers))
+    return merge(merged, own)
+
+
+def _extended_by(readers: Sequence[Path]) -> str:
+    return f"; {readers[0]} extends it" if readers else ""
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`under` with the values of `over` in place of its own; mappings in both are merged in the same way."""
+    both = {
+        name: merge(under[name], value)
+        for name, value in over.items()
+        if isinstance(value, Mapping) and isinstance(under.get(name), Mapping)
+    }
+    return {**under, **over, **both}
 
 
 def parse_config(content: Mapping[str, Any], source: str) -> "Config":
@@ -82,7 +118,7 @@ def parse_config(content: Mapping[str, Any], source: str) -> "Config":
 def _explain(source: str, loc: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:
     field = ".".join(str(part) for part in loc)
     if kind == "extra_forbidden":
-        return f"{source}: {field}: unknown field{_meant(loc)}; remove it or see docs/configuration.md"
+        return f"{source}: {field}: unknown field{_meant(loc)} remove it or see docs/configuration.md"
     said = message.removeprefix("Value error, ")
     if not field:
         return f"{source}: {said}"
@@ -91,7 +127,7 @@ def _explain(source: str, loc: tuple[int | str, ...], kind: str, message: str, v
 
 
 def _meant(loc: tuple[int | str, ...]) -> str:
-    """The known field that an unknown one is nearest to, of the same section where one is near."""
+    """Asks for the known field that an unknown one is nearest to, of the same section where one is near."""
     from difflib import get_close_matches
 
     from schemas.config import Config
@@ -101,7 +137,7 @@ def _meant(loc: tuple[int | str, ...]) -> str:
     here = [path[-1] for path in known if list(path[:-1]) == above]
     near = [".".join((*above, field)) for field in get_close_matches(name, here, n=1)]
     near = near or get_close_matches(".".join((*above, name)), map(".".join, known), n=1)
-    return f", did you mean {near[0]}?" if near else ""
+    return f", did you mean {near[0]}? If not," if near else ";"
 
 
 def _fields(section: type[BaseModel], loc: tuple[int | str, ...], *path: str) -> Iterator[tuple[str, ...]]:

@@ -4,8 +4,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-MANIFEST_VERSION = 2
-"""Version 1 calls `fingerprint_inputs` by another name, `determinants`."""
+MANIFEST_VERSION = 3
+"""Version 1 calls `fingerprint_inputs` by another name, `determinants`. Since version 3 the file ends with a checksum
+(`storage.sealed`)."""
 
 
 class _Record(BaseModel):
@@ -66,6 +67,22 @@ class AdapterEntry(_Record):
     digest: str = Field(description="sha256 of its weights and LoRA settings")
 
 
+class RoleCost(_Record):
+    """What the requests of one role in one stage cost, without those that an earlier attempt had answered."""
+
+    texts: int = Field(0, description="texts asked for")
+    scored: int = Field(0, description="given texts whose log-probabilities were asked for")
+    prompt_tokens: int = Field(0, description="tokens read for texts")
+    completion_tokens: int = Field(0, description="tokens written")
+    seconds: float = Field(0.0, description="waited for answers; requests that run side by side count each")
+    failed: int = Field(0, description="requests that were answered by an error")
+
+    def __add__(self, other: "RoleCost") -> "RoleCost":
+        return RoleCost(
+            **{name: getattr(self, name) + getattr(other, name) for name in RoleCost.model_fields}
+        )
+
+
 class Summary(_Record):
     """The part of a manifest that queries read. It leaves out the fingerprint inputs, which are most of a manifest's
     text and grow with the number of earlier iterations."""
@@ -119,6 +136,7 @@ class Manifest(Summary):
     manifest_version: int = MANIFEST_VERSION
     fingerprint_inputs: FingerprintInputs
     metrics: dict[str, float] = Field(description="counts and rates, for people and MLflow")
+    roles: dict[str, RoleCost] = Field({}, description="what each role's requests cost")
     packages: dict[str, str] = Field(description="versions of what computed it")
     machine: str
 

@@ -48,7 +48,7 @@ def uses() -> dict[tuple[str, str], Use]:
         how = SCANS.get(method, "search")
         found.setdefault((f"{pattern.pattern}/{pattern.flags}", how), (where, pattern, how))
 
-    for folder in ("schemas", "storage", "prompts", "tasks"):
+    for folder in ("schemas", "storage", "prompts", "tasks", "flows"):
         for path in sorted((PROJECT_ROOT / folder).rglob("*.py")):
             source = path.read_text(encoding="utf-8")
             if "\nimport re\n" not in source:

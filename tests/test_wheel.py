@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.stack.control import USUAL_PORT, default_api_url
+from flows.stack.control import USUAL_PORT, usual_settings
 from schemas.load import PROJECT_ROOT
 from tests.support.tracked import tracked_files
 
 pytestmark = [pytest.mark.wheel, pytest.mark.slow]
 SETTINGS = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+MODULES = {f"{name}.py" for name in SETTINGS["tool"]["setuptools"]["py-modules"]}
 PACKAGES = [name.rstrip("*") for name in SETTINGS["tool"]["setuptools"]["packages"]["find"]["include"]]
 
 
@@ -79,8 +80,8 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(installed: 
     with zipfile.ZipFile(installed.wheel) as wheel:
         shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
         licences = {Path(name).name for name in wheel.namelist() if "/licenses/" in name}
-    assert shipped == tracked | {"prefect.yaml"}
-    assert licences == {"LICENSE", "NOTICE"}
+    assert shipped == tracked | MODULES | {"prefect.yaml"}
+    assert licences == {"LICENSE", "NOTICE", "diff.LICENSE", "table-core.LICENSE", "uPlot.LICENSE"}
 
 
 def test_the_installed_program_is_the_wheel_and_not_the_checkout(installed: Installed) -> None:
@@ -115,10 +116,10 @@ def test_the_local_stack_finds_its_deployments_in_the_wheel(installed: Installed
     settings = yaml.safe_load((installed.packages / "prefect.yaml").read_text(encoding="utf-8"))
     files = {deployment["entrypoint"].partition(":")[0] for deployment in settings["deployments"]}
     assert files and all((installed.packages / file).is_file() for file in files)
-    script = "from flows.stack.control import default_api_url; print(default_api_url())"
+    script = "from flows.stack.control import usual_settings; print(usual_settings())"
     named = installed.run("python", "-c", script).stdout.strip()
-    assert named == "None", "there is no pyproject.toml that would name an address"
+    assert named == "{}", "there is no pyproject.toml that would name an address"
 
 
 def test_plain_prefect_commands_in_the_checkout_reach_the_usual_port() -> None:
-    assert default_api_url() == f"http://127.0.0.1:{USUAL_PORT}/api"
+    assert usual_settings()["PREFECT_API_URL"] == f"http://127.0.0.1:{USUAL_PORT}/api"

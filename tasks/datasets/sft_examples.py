@@ -71,7 +71,7 @@ def refined_examples(
 ) -> list[Example]:
     """Refined actions marked for distillation, under the plain policy prompt."""
     return [
-        _policy_example(
+        policy_example(
             ctx, r.refinement_id, transitions[r.transition_id], r.thought, r.action, r.label_reasoning
         )
         for r in refinements
@@ -82,7 +82,7 @@ def refined_examples(
 def drawn_examples(ctx: StageContext, transitions: Iterable[DrawnTransition]) -> list[Example]:
     """Valid replayed actions: they stand in for policy rows while there are none yet (iteration 0)."""
     return [
-        _policy_example(
+        policy_example(
             ctx,
             t.transition_id,
             t,
@@ -95,14 +95,16 @@ def drawn_examples(ctx: StageContext, transitions: Iterable[DrawnTransition]) ->
     ]
 
 
-def _policy_example(
+def policy_example(
     ctx: StageContext,
     row_id: str,
     transition: DrawnTransition,
     thought: str,
     action: str,
     reasoning: str | None,
+    weight: float = 1.0,
 ) -> Example:
+    """An action in the state of a transition, under the plain policy prompt."""
     segments = (write_action(thought, action, ctx.config.roles.policy.line_limit),)
     shown = whole_label(segments, reasoning)
     prompt = policy_prompt(ctx.prompts, transition.state, label=shown, trains=True)
@@ -114,7 +116,7 @@ def _policy_example(
         reasoning=reasoning,
         dropped=prompt.dropped,
         scored_segment=None,
-        weight=1.0,
+        weight=weight,
     )
     return natively(ctx, example, transition.state)
 

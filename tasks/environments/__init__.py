@@ -14,19 +14,26 @@ class UnusableEnvironment(Exception):
     """An environment can't be constructed; the message names the field and the remedy."""
 
 
+class AbsentEnvironment(UnusableEnvironment):
+    """A package or a file of it is not on this machine; it may be on another."""
+
+
 def make_environment(section: EnvironmentSection) -> Environment:
     """A new instance of an environment.
 
     Raises:
         UnusableEnvironment: the name is unknown, the import path is not allowed or does not import, an option is
-            refused, or a package or game is missing.
+            refused, or a game is missing.
+        AbsentEnvironment: its package or a file that an option names is not on this machine.
     """
     factory = _factory(section.name)
     try:
         inspect.signature(factory).bind(**section.options)  # a clear TypeError before anything is made
         return factory(**section.options)
     except ImportError as error:
-        raise UnusableEnvironment(f"environment.name: {section.name}: {error}") from error
+        raise AbsentEnvironment(f"environment.name: {section.name}: {error}") from error
+    except FileNotFoundError as error:
+        raise AbsentEnvironment(f"environment.options: {section.name}: {error}") from error
     except (TypeError, ValueError, KeyError, LookupError) as error:
         raise UnusableEnvironment(
             f"environment.options: {section.name} does not take {dict(section.options)}: {error}"
@@ -54,7 +61,7 @@ def check_environment_model(section: EnvironmentSection, environment: Environmen
 def _factory(name: str) -> Callable[..., Environment]:
     known = BUILTIN.get(name)
     if known is not None and known.missing:
-        raise UnusableEnvironment(f"environment.name: {name} {known.missing}")
+        raise AbsentEnvironment(f"environment.name: {name} {known.missing}")
     path = known.path if known else name
     module, _, attribute = path.partition(":")
     if not attribute:

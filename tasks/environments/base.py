@@ -1,15 +1,18 @@
 """The environment protocol: the class that an author writes, about 60 lines, to train on a task of their own."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from schemas.rows import Split
 from tasks.chat.messages import Message
 from tasks.foreign_json import whole_text
 from tasks.text.action_format import ActionFormat as ActionFormat  # part of the protocol
 from tasks.text.action_format import any_of as any_of
+
+E = TypeVar("E")
 
 
 @dataclass(frozen=True)
@@ -199,6 +202,25 @@ class NamesNoOp(Protocol):
     empty action."""
 
     no_op: str
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """Optional: an episode holds something that others wait for, for instance a browser."""
+
+    async def close(self) -> None:
+        """Give back what the instance holds; called when it plays no further. `reset` takes it anew."""
+        ...
+
+
+@asynccontextmanager
+async def closing(environment: E) -> AsyncIterator[E]:
+    """An environment, closed at the end of the block if it can be, however the block ends."""
+    try:
+        yield environment
+    finally:
+        if isinstance(environment, Closes):
+            await environment.close()
 
 
 @runtime_checkable

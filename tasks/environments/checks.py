@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 
-from tasks.environments.base import Environment, ListsActions, Unplayable
+from tasks.environments.base import Environment, ListsActions, Task, Unplayable, closing
 from tasks.environments.splits import SPLITS, own_validation_tasks, shared_tasks
 
 PARTS = ("name", "instructions", "action_format", "templates", "replayable", "markov")
@@ -44,7 +44,12 @@ def _protocol(environment: Environment) -> Iterator[str]:
         if not path.is_file():
             yield f"templates: {name}: no file {path}"
     if isinstance(environment, ListsActions) and known["eval"]:
-        observation = asyncio.run(environment.reset(known["eval"][0]))
+        observation = asyncio.run(_opening(environment, known["eval"][0]))
         for action in environment.legal_actions(observation):
             if not re.fullmatch(form.regex, action):
                 yield f"legal_actions lists {action!r}, which action_format.regex does not match"
+
+
+async def _opening(environment: Environment, task: Task) -> str:
+    async with closing(environment):
+        return await environment.reset(task)

@@ -52,7 +52,7 @@ def guessed(text: str, form: ActionFormat) -> int:
     """The number that a policy's text guesses, read as the game reads it: the first number in brackets in the action;
     0 if there is none."""
     found = NUMBER.search(read_action(text, form).action)
-    return int(found[1]) if found else 0
+    return int(found[1].lstrip("0")[:9] or 0) if found else 0  # Python refuses to read thousands of digits
 
 
 def left_by_hints(state: State, form: ActionFormat) -> Span:

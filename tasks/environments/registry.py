@@ -1,7 +1,10 @@
 """The built-in environments by name: description, requirements, and import path."""
 
+import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
+
+from tasks import chromium
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,8 @@ class Builtin:
         needs: requirements beyond this program, in words; empty if it has none.
         package: the optional package that it imports.
         install: the command that installs that package.
+        programs: that it starts, each by any of its names.
+        install_programs: the command that installs them.
     """
 
     path: str
@@ -21,13 +26,20 @@ class Builtin:
     needs: str = ""
     package: str | None = None
     install: str = ""
+    programs: tuple[tuple[str, ...], ...] = ()
+    install_programs: str = ""
 
     @property
     def missing(self) -> str | None:
         """What to install before it can be used; None if nothing is missing."""
-        if self.package is None or find_spec(self.package) is not None:
+        if self.package is not None and find_spec(self.package) is None:
+            return (
+                f"needs the package {self.package}, which is not installed; install it with: {self.install}"
+            )
+        absent = [names[0] for names in self.programs if not any(map(shutil.which, names))]
+        if not absent:
             return None
-        return f"needs the package {self.package}, which is not installed; install it with: {self.install}"
+        return f"needs {' and '.join(absent)}, not found on PATH; on Debian: {self.install_programs}"
 
 
 BUILTIN = {
@@ -50,6 +62,15 @@ BUILTIN = {
         needs="math-verify; a file of problems (a small set ships)",
         package="math_verify",
         install="pip install -e '.[math]'",
+    ),
+    "miniwob": Builtin(
+        "tasks.environments.miniwob:MiniWoB",
+        "MiniWoB++: tasks on web pages, in a browser without a network",
+        needs="miniwob, Chromium and its driver",
+        package="miniwob",
+        install="pip install -e '.[miniwob]'",
+        programs=chromium.PROGRAMS,
+        install_programs=chromium.INSTALL,
     ),
     "reasoning_gym": Builtin(
         "tasks.environments.reasoning_gym:ReasoningGym",

@@ -22,7 +22,7 @@ TEMPLATES: Mapping[str, Path] = {
 _VERDICTS = {("Optimal:", " yes"): True, ("Optimal:", " no"): False}
 _DISCOUNT = re.compile(r"Discount (\d(?:\.\d+)?)")
 _TRIED = re.compile(
-    r"(?:Action: (?P<action>\S+)|.*) \((?:not )?optimal; value (?P<value>\d\.\d+)\)", re.DOTALL
+    r"(?:Action: (?P<action>\S+)|.*) \((?:(?:not )?optimal; )?value (?P<value>\d\.\d+)\)", re.DOTALL
 )
 
 
@@ -73,6 +73,8 @@ class Rules:
                 [verdict] = fields(prompt, "verdict") or [verdict]  # a prompt may give it
                 value = mean_value(self._futures(prompt), _discount(system))
                 return f"Optimal: {verdict}\nReason: value {value:.3f}"
+            case "aggregate":
+                return f"Evaluation: value {mean_value(self._futures(prompt), _discount(system)):.3f}"
             case "refine":
                 return f"Action: {self._refined(prompt, Random(request.sampling.seed))}"
             case "choose":

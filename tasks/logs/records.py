@@ -10,6 +10,8 @@ A record that can't be decoded comes as a BrokenRecord. Only a JSON array that b
 """
 
 import json
+import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from pyarrow import ArrowException
 
 LogFormat = Literal["openai-chat", "jsonl", "parquet"]
 BATCH_ROWS = 32  # Parquet rows decoded at a time
+CHUNK = 1 << 16  # bytes of a JSON array read at a time
 
 
 class UnreadableLog(Exception):
@@ -91,7 +94,8 @@ def _values(stream: BinaryIO, base: int) -> Iterator[Any]:
     """The values at a depth of a JSON stream, without what is nested deeper than DEEPEST. (`ijson.items` keeps a path
     for each level, so its memory grows with the square of the depth.)"""
     depth, too_deep, builder = 0, False, ijson.ObjectBuilder()
-    for event, value in ijson.basic_parse(stream, multiple_values=True):
+    parser = ijson.get_backend("python") if _has_long_digits(stream) else ijson
+    for event, value in parser.basic_parse(stream, multiple_values=True):
         begins, ends = event in ("start_map", "start_array"), event in ("end_map", "end_array")
         level = depth - 1 if ends else depth
         depth += begins - ends
@@ -102,6 +106,18 @@ def _values(stream: BinaryIO, base: int) -> Iterator[Any]:
         if level == base and not begins and event != "map_key":
             yield BrokenRecord("too_deep", TOO_DEEP, "") if too_deep else builder.value
             too_deep, builder = False, ijson.ObjectBuilder()
+
+
+def _has_long_digits(stream: BinaryIO) -> bool:
+    """Whether a number in a file may have more digits than Python takes. The C code of ijson 3.6 meets Python's refusal
+    with a reference freed once too often, and the process crashes some time later; its Python code does not."""
+    last, found = b"", False
+    while not found and (part := stream.read(CHUNK)):
+        runs = re.findall(rb"[0-9]+", last + part)
+        found = max(map(len, runs), default=0) > sys.int_info.default_max_str_digits
+        last = runs[-1] if runs and part[-1:].isdigit() else b""
+    stream.seek(0)
+    return found
 
 
 def _lines(stream: BinaryIO, path: Path) -> Iterator[tuple[int, Any]]:

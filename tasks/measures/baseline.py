@@ -13,7 +13,15 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from storage.files import replace_text, sha256_file
-from tasks.environments.base import Environment, EpisodeFailed, ListsActions, NamesNoOp, ReadsFiles, Task
+from tasks.environments.base import (
+    Environment,
+    EpisodeFailed,
+    ListsActions,
+    NamesNoOp,
+    ReadsFiles,
+    Task,
+    closing,
+)
 from tasks.runtime.context import StageContext
 from tasks.seeding import derive_seed
 
@@ -59,13 +67,14 @@ async def _play(ctx: StageContext, task: Task, number: int) -> bool | None:
     environment, success = ctx.new_environment(episode_id), False
     stream = random.Random(derive_seed(ctx.config.seed, "baseline", task.task_id, number))
     try:
-        observation = await environment.reset(task)
-        for _ in range(ctx.config.rollout.max_steps):
-            outcome = await environment.step(_action(environment, observation, stream))
-            success = success or outcome.success
-            if outcome.done or outcome.truncated:
-                break
-            observation = outcome.observation
+        async with closing(environment):
+            observation = await environment.reset(task)
+            for _ in range(ctx.config.rollout.max_steps):
+                outcome = await environment.step(_action(environment, observation, stream))
+                success = success or outcome.success
+                if outcome.done or outcome.truncated:
+                    break
+                observation = outcome.observation
     except EpisodeFailed as failure:
         ctx.log.warning("no baseline for this evaluation: task %s: %s", task.task_id, failure)
         return None

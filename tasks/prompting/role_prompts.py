@@ -13,7 +13,7 @@ class Attempt:
     """An action with its critique, as the refiner's prompt lists them."""
 
     action_text: str
-    optimal: bool
+    optimal: bool | None  # None: it was valued without a verdict
     critique: str
 
 
@@ -108,6 +108,13 @@ def evaluate_prompt(
         verdict=verdict,
         reason_first=prompts.config.roles.evaluate.thinking,
     )
+
+
+def aggregate_prompt(
+    prompts: PromptRenderer, state: State, action_text: str, futures: Sequence[str]
+) -> Prompt:
+    """The prompt under which the evaluator says what several rollouts amount to."""
+    return prompts.prompt("evaluate", "aggregate", state=state, action_text=action_text, futures=futures)
 
 
 def refine_prompt(

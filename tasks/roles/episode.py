@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from schemas.rows import Episode, Split, Transition
 from storage.history import State
-from tasks.environments.base import EpisodeFailed, Task
+from tasks.environments.base import EpisodeFailed, Task, closing
 from tasks.foreign_json import whole_text
 from tasks.roles.policy import UNIFORM, sample_action
 from tasks.runtime.context import StageContext
@@ -54,64 +54,65 @@ async def play_episode(
     split = split or task.split
     rows: list[Transition] = []
     status, error, steps = "ok", None, config.rollout.max_steps
-    try:
-        state = State((), whole_text(await environment.reset(task)))
-    except EpisodeFailed as failure:
-        status, error, steps = failure.status, str(failure), 0
-    for step in range(steps):
-        transition_id = f"{episode_id}/{step:03d}"
-        request_key = f"{key}/{step:03d}"
-        answer, action = await sample_action(
-            ctx, state, adapter="policy", request_key=request_key, uniform=uniform
-        )
-        if answer.error is not None:
-            status, error = answer.status, answer.error
-            break
+    async with closing(environment):
         try:
-            outcome = await environment.step(action.action)
+            state = State((), whole_text(await environment.reset(task)))
         except EpisodeFailed as failure:
-            status, error = failure.status, str(failure)
-            break
-        truncated = not outcome.done and (outcome.truncated or step + 1 == config.rollout.max_steps)
-        rows.append(
-            Transition(
-                run=config.run,
-                iteration=ctx.iteration,
-                status=outcome.status,
-                error=outcome.error,
-                transition_id=transition_id,
-                episode_id=episode_id,
-                split=split,
-                step=step,
-                task_id=task.task_id,
-                observation=state.observation,
-                raw_action=answer.text,
-                thought=action.thought,
-                reasoning=answer.reasoning,
-                action=action.action,
-                action_valid=action.valid and outcome.valid,
-                next_observation=outcome.observation,
-                reward=float(outcome.success) if reward_is_success else outcome.reward,
-                game_reward=outcome.reward,
-                success=outcome.success,
-                done=outcome.done,
-                truncated=truncated,
-                policy_version=version if answer.generation else UNIFORM,
-                token_ids=list(answer.completion.token_ids) if answer.completion else [],
-                logprobs=list(answer.completion.logprobs) if answer.completion else [],
-                end_token_id=answer.completion.end_token_id if answer.completion else None,
-                end_logprob=answer.completion.end_logprob if answer.completion else None,
-                generation=answer.generation,
-                speaker_generations=ctx.spoken.pop(key, None),
-                database_reward=outcome.info.get("database_reward"),
-                outputs_reward=outcome.info.get("outputs_reward"),
+            status, error, steps = failure.status, str(failure), 0
+        for step in range(steps):
+            transition_id = f"{episode_id}/{step:03d}"
+            request_key = f"{key}/{step:03d}"
+            answer, action = await sample_action(
+                ctx, state, adapter="policy", request_key=request_key, uniform=uniform
             )
-        )
-        if show is not None:
-            show(rows[-1])
-        if outcome.done or truncated:
-            break
-        state = state.after(answer.text, outcome.observation)
+            if answer.error is not None:
+                status, error = answer.status, answer.error
+                break
+            try:
+                outcome = await environment.step(action.action)
+            except EpisodeFailed as failure:
+                status, error = failure.status, str(failure)
+                break
+            truncated = not outcome.done and (outcome.truncated or step + 1 == config.rollout.max_steps)
+            rows.append(
+                Transition(
+                    run=config.run,
+                    iteration=ctx.iteration,
+                    status=outcome.status,
+                    error=outcome.error,
+                    transition_id=transition_id,
+                    episode_id=episode_id,
+                    split=split,
+                    step=step,
+                    task_id=task.task_id,
+                    observation=state.observation,
+                    raw_action=answer.text,
+                    thought=action.thought,
+                    reasoning=answer.reasoning,
+                    action=action.action,
+                    action_valid=action.valid and outcome.valid,
+                    next_observation=outcome.observation,
+                    reward=float(outcome.success) if reward_is_success else outcome.reward,
+                    game_reward=outcome.reward,
+                    success=outcome.success,
+                    done=outcome.done,
+                    truncated=truncated,
+                    policy_version=version if answer.generation else UNIFORM,
+                    token_ids=list(answer.completion.token_ids) if answer.completion else [],
+                    logprobs=list(answer.completion.logprobs) if answer.completion else [],
+                    end_token_id=answer.completion.end_token_id if answer.completion else None,
+                    end_logprob=answer.completion.end_logprob if answer.completion else None,
+                    generation=answer.generation,
+                    speaker_generations=ctx.spoken.pop(key, None),
+                    database_reward=outcome.info.get("database_reward"),
+                    outputs_reward=outcome.info.get("outputs_reward"),
+                )
+            )
+            if show is not None:
+                show(rows[-1])
+            if outcome.done or truncated:
+                break
+            state = state.after(answer.text, outcome.observation)
     ctx.spoken.pop(key, None)  # of a step that is not there
     if error is not None and rows:
         rows[-1] = rows[-1].model_copy(update={"truncated": True})

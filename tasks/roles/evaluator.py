@@ -1,13 +1,21 @@
-"""The evaluator: q ~ E(.|s, a, d1..dk), a verdict and its reason; or the probability of the verdict."""
+"""The evaluator: q ~ E(.|s, a, d1..dk), a verdict and its reason; the probability of the verdict; or what the futures
+amount to."""
 
 import math
 
 from storage.history import State
-from tasks.prompting.role_prompts import evaluate_prompt
+from tasks.prompting.role_prompts import aggregate_prompt, evaluate_prompt
 from tasks.runtime.context import StageContext
 from tasks.runtime.role_client import Answer
 from tasks.runtime.stage import StageFailed
-from tasks.text.formats import Verdict, read_verdict, verdict_regex, verdict_segments
+from tasks.text.formats import (
+    Verdict,
+    evaluation_regex,
+    read_evaluation,
+    read_verdict,
+    verdict_regex,
+    verdict_segments,
+)
 
 
 async def evaluate(
@@ -28,6 +36,22 @@ async def evaluate(
     regex = verdict_regex(section.line_chars, verdict)
     answer = await ctx.roles.ask("evaluate", prompt, adapter=adapter, request_key=request_key, regex=regex)
     return answer, read_verdict(answer.text)
+
+
+async def aggregate(
+    ctx: StageContext,
+    state: State,
+    action_text: str,
+    futures: list[str],
+    *,
+    adapter: str,
+    request_key: str,
+) -> tuple[Answer, str | None]:
+    """What several futures of an action amount to, in words; None where the text lacks its format."""
+    prompt = aggregate_prompt(ctx.prompts, state, action_text, futures)
+    regex = evaluation_regex(ctx.config.roles.evaluate.line_chars)
+    answer = await ctx.roles.ask("evaluate", prompt, adapter=adapter, request_key=request_key, regex=regex)
+    return answer, read_evaluation(answer.text)
 
 
 async def yes_probability(

@@ -4,7 +4,7 @@ from storage.history import State
 from tasks.prompting.role_prompts import Attempt, refine_prompt
 from tasks.runtime.context import StageContext
 from tasks.runtime.role_client import Answer
-from tasks.text.formats import Action, action_regex, read_action
+from tasks.text.formats import Action, action_regex, read_action, read_choice
 
 
 async def refine(
@@ -27,5 +27,4 @@ async def choose(
     answer = await ctx.roles.ask(
         "refine", prompt, adapter=adapter, request_key=request_key, regex=f"(?:{numbers})"
     )
-    named = answer.text.strip().rstrip(".")
-    return answer, int(named) - 1 if named.isdecimal() and 0 < int(named) <= len(attempts) else None
+    return answer, read_choice(answer.text, len(attempts))

@@ -4,11 +4,9 @@ evaluator critique it.
 The algorithm says how many actions are taken at a state, where futures come from, and how the verdict is read.
 """
 
-import random
-
 from schemas.config import Config
 from schemas.rows import Critique, Future, ReplaySample, Transition
-from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
+from tasks.datasets.drawn_transitions import DrawnTransition, choose_states, load_drawn
 from tasks.environments.base import tasks_by_id
 from tasks.improvement.critique import Candidate, CritiquedAction, critique_action, numbered
 from tasks.measures.entropy import action_entropy
@@ -17,7 +15,6 @@ from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
 from tasks.runtime.stage import Bound, Inputs, Output, Stage
-from tasks.seeding import derive_seed
 from tasks.text.formats import Action
 
 
@@ -51,14 +48,6 @@ async def critique(ctx: StageContext) -> Output:
             "action_entropy": action_entropy(row.action for row in rows),
         },
     )
-
-
-def choose_states(ctx: StageContext, samples: list[ReplaySample]) -> list[ReplaySample]:
-    """A random part of the draw, each transition at most once, in drawn order."""
-    first = list({s.transition_id: s for s in reversed(samples)}.values())[::-1]
-    stream = random.Random(derive_seed(ctx.config.seed, "improvement-states", ctx.iteration))
-    chosen = stream.sample(first, min(ctx.config.improvement.states, len(first)))
-    return sorted(chosen, key=lambda s: s.draw)
 
 
 async def action_to_improve(
@@ -117,7 +106,7 @@ STAGE = Stage(
         "rollout.uniform_until",
     ),
     roles=("policy", "predict", "evaluate"),
-    templates=("policy", "predict", "evaluate"),
+    templates=("policy", "predict", "evaluate", "aggregate"),
     inputs=_inputs,
     bound=_bound,
     run=critique,

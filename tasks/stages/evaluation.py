@@ -4,11 +4,12 @@ The eval tasks give the figures to report, the validation tasks those by which e
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from schemas.config import Config
 from schemas.rows import Episode, Evaluation, Retention, Split, Transition
 from schemas.rows.evaluated import Evaluated, coverage
-from tasks.environments import make_environment
+from tasks.environments import AbsentEnvironment, make_environment
 from tasks.environments.base import Task, Unplayable
 from tasks.environments.splits import played_tasks
 from tasks.measures.baseline import baseline
@@ -111,8 +112,9 @@ def _inputs(resolve: Resolver) -> Inputs:
 
 
 def _bound(config: Config, algorithm: Algorithm) -> Bound:
-    if isinstance(make_environment(config.environment), Unplayable):
-        return Bound(0, 0, "skipped: nothing can be played")
+    with suppress(AbsentEnvironment):  # it can be played where it is
+        if isinstance(make_environment(config.environment), Unplayable):
+            return Bound(0, 0, "skipped: nothing can be played")
     section = config.evaluation
     return episode_bound(config, (section.episodes + section.validation_count) * section.repeats)
 

@@ -1,6 +1,6 @@
-"""Stage policy-distillation: L2 = -log pi_theta(a|s) under the plain policy prompt, over the actions that the
-algorithm trains its policy on. Turns that the policy sampled itself have the clipped-ratio loss instead
-(`tasks.training.clipped_ratio`).
+"""Stage policy-distillation: L2 = -w log pi_theta(a|s) under the plain policy prompt, over the actions that the
+algorithm trains its policy on; w is 1, or the soft weight of a sampled action (algorithm sac). Turns that the policy
+sampled itself have the clipped-ratio loss instead (`tasks.training.clipped_ratio`).
 
 With shared parameters, critic rows are mixed into every batch, and the target parameters follow after every step. With
 separate adapters, or without a critic, the policy alone trains.
@@ -8,18 +8,19 @@ separate adapters, or without a critic, the policy alone trains.
 
 from schemas.config import Config
 from schemas.rows import (
+    ActionValue,
     Advantage,
     CorrectedTarget,
     Demonstration,
     Episode,
     Refinement,
     ReplaySample,
+    SampledAction,
+    TdTarget,
     TrainingRow,
     TrainingStep,
     Transition,
 )
-from tasks.datasets.drawn_transitions import load_drawn
-from tasks.datasets.sft_examples import critic_examples
 from tasks.measures.entropy import action_entropy
 from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
@@ -58,28 +59,28 @@ async def policy_distillation(ctx: StageContext) -> Output:
 def _critic_rows(ctx: StageContext) -> Source | None:
     if not ctx.algorithm.mix(ctx.config, "policy"):
         return None
-    targets = ctx.inputs.rows("corrected_targets")
-    transitions = load_drawn(ctx.inputs, [row.transition_id for row in targets])
-    samples = ctx.inputs.rows("replay_samples")
-    return Source("corrected_targets", critic_examples(ctx, targets, samples, transitions))
+    how = ctx.algorithm.critic
+    return Source(how.table, how.remake(ctx))
 
 
 def _inputs(resolve: Resolver) -> Inputs:
     read = resolve.algorithm.distils.read(resolve)
     if resolve.algorithm.mix(resolve.config, "policy"):
-        read.tables["corrected_targets"] = [resolve.here("cot-correction")]
+        how = resolve.algorithm.critic
+        read.tables[how.table] = [resolve.here(how.stage)]
         read.tables["replay_samples"] = [resolve.replay_samples()]
     read.tables["demonstrations"] = resolve.demonstrations("policy")
     if resolve.shared and resolve.algorithm.has_critic:
         start, target = resolve.critic(), resolve.adapter("critic-sft", "target", resolve.iteration)
-        carried_from = ("critic-sft", resolve.iteration)
+        carried_from, heads = ("critic-sft", resolve.iteration), resolve.critic_heads()
     else:
         start, target = resolve.policy(), None
         carried_from = ("policy-distillation", resolve.iteration - 1)
+        heads = resolve.value_heads() if resolve.algorithm.has_values else {}
     return Inputs(
         tables=read.tables,
         adapters={"start": start, "target": target, **resolve.anchor()},
-        files={**resolve.optimizer("policy", *carried_from), **resolve.value_head()},
+        files={**resolve.optimizer("policy", *carried_from), **heads},
     )
 
 
@@ -97,7 +98,18 @@ STAGE = Stage(
     name="policy-distillation",
     version=4,
     pool="training",
-    reads=(Refinement, Episode, Transition, Advantage, CorrectedTarget, ReplaySample, Demonstration),
+    reads=(
+        Refinement,
+        Episode,
+        Transition,
+        Advantage,
+        SampledAction,
+        ActionValue,
+        CorrectedTarget,
+        TdTarget,
+        ReplaySample,
+        Demonstration,
+    ),
     writes=(TrainingRow, TrainingStep),
     adapters=("policy", "target"),
     config=(
@@ -108,6 +120,7 @@ STAGE = Stage(
         "parameters",
         "backup",
         "anchor",
+        "soft_q.value_coefficient",
         "policy_gradient",
         "rollout.max_steps",
         "replay.transitions",

@@ -4,8 +4,6 @@ An episode that was cut from outside also has the value of the state it was cut 
 followed.
 """
 
-import asyncio
-
 import polars as pl
 
 from schemas.config import Config
@@ -13,13 +11,12 @@ from schemas.rows import Transition, Value
 from storage.history import State
 from tasks.datasets.drawn_transitions import load_drawn
 from tasks.datasets.example import Example, Sampled
-from tasks.lean_imports import lean_transformers
 from tasks.prompting.role_prompts import policy_prompt
 from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
-from tasks.runtime.stage import Bound, Inputs, Output, Stage, StageFailed
-from tasks.training.records import TrainingError
+from tasks.runtime.stage import Bound, Inputs, Output, Stage
+from tasks.training.valuing import values_of
 
 NEXT = "/next"  # ends the row id of a state that an episode was cut in
 
@@ -35,24 +32,10 @@ async def values(ctx: StageContext) -> Output:
     cut = set(played.filter(pl.col("truncated"))["transition_id"])
     states = {name: transition.state for name, transition in transitions.items()}
     states |= {name + NEXT: transitions[name].next_state for name in cut}
-    start, head = ctx.inputs.adapters["policy"], ctx.inputs.files.get("value_head")
-
-    def predict() -> tuple[dict[str, float], dict[str, str]]:
-        with lean_transformers():
-            from tasks.training.state_values import predict_values
-
-        return predict_values(
-            ctx.config.model,
-            start.path if start else None,
-            head.path / "value_head.pt" if head else None,
-            [_example(ctx, name, state) for name, state in states.items()],
-            ctx.config.policy.micro_batch_rows,
-        )
-
-    try:
-        found, too_long = await asyncio.to_thread(predict)
-    except TrainingError as error:
-        raise StageFailed(str(error)) from error
+    examples = [_example(ctx, name, state) for name, state in states.items()]
+    size = ctx.config.policy.micro_batch_rows
+    found, too_long = await values_of(ctx, examples, adapter="policy", head="value_head", rows=size)
+    start = ctx.inputs.adapters["policy"]
     rows = []
     for name in played["transition_id"]:
         fault = too_long.get(name) or too_long.get(name + NEXT)
@@ -84,7 +67,7 @@ def _inputs(resolve: Resolver) -> Inputs:
     return Inputs(
         tables={"transitions": [resolve.here("rollout")]},
         adapters={"policy": resolve.policy()},
-        files=resolve.value_head(),
+        files=resolve.value_heads(),
     )
 
 

@@ -25,7 +25,7 @@ _HEDGE = re.compile(
 )
 _QUOTED = re.compile(r"[\"“][^\"”]*(?:[\"”]|$)")
 
-_SHORT_FORMS = (
+SHORT_FORMS = (
     ("’", "'"),
     ("can't", "cannot"),
     ("n't", " not"),
@@ -64,7 +64,7 @@ def clauses_of(text: str) -> Iterator[tuple[str, bool]]:
 def plain(text: str) -> str:
     """The text in lower case, with contractions expanded."""
     text = text.lower()
-    for short, full in _SHORT_FORMS:
+    for short, full in SHORT_FORMS:
         text = text.replace(short, full)
     return text
 

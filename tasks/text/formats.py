@@ -30,6 +30,7 @@ _VERDICT = re.compile(
 _REASON_FIRST = re.compile(
     r"\s*+Reason:(?P<reason>.*)\n[ \t]*+Optimal:\s*+(?P<optimal>yes|no)\b[\s.]*+", re.DOTALL | re.IGNORECASE
 )
+_EVALUATION = "Evaluation:"
 
 _REWRITE = re.compile(
     r"\s*(?:(?:the\s+)?(?:new\s+|rewritten\s+)?(?:thought|statement|conjecture)\s*:)?\s*(?P<thought>[^\n]*)",
@@ -158,6 +159,17 @@ def verdict_segments(optimal: bool, reason: str | None = None) -> tuple[str, str
     return ("Optimal:" if reason is None else f"Reason: {reason}\nOptimal:"), f" {_yes_or_no(optimal)}"
 
 
+def evaluation_regex(chars: int) -> str:
+    """The format of an evaluation without a verdict: one line of up to `chars` characters."""
+    return f"{_EVALUATION} {_line(chars)}"
+
+
+def read_evaluation(text: str) -> str | None:
+    """Parse an evaluation without a verdict; None if the text lacks its format, or is empty."""
+    said = text.strip()
+    return (said.removeprefix(_EVALUATION).strip() or None) if said.startswith(_EVALUATION) else None
+
+
 def _yes_or_no(optimal: bool) -> str:
     return "yes" if optimal else "no"
 
@@ -170,9 +182,14 @@ def read_verdict(text: str) -> Verdict:
     return Verdict(match["optimal"].lower() == "yes", match["reason"].strip())
 
 
+def read_choice(text: str, number: int) -> int | None:
+    """An index below `number`, from its place counted from 1; None where the text names none."""
+    places = {str(index + 1): index for index in range(number)}
+    return places.get(text.strip().rstrip("."))
+
+
 def read_rewrite(text: str, *, lines: bool = False) -> str:
     """A rewritten thought without a label or quotes around it; its first line, or all `lines`. May be empty."""
     found = _REWRITE.match(text)
-    if found is None:
-        return ""
+    assert found is not None, "every part of the pattern is optional"
     return (text[found.start("thought") :] if lines else found["thought"]).strip(' "\n')

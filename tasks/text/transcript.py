@@ -17,7 +17,8 @@ _SAID: dict[Ending, str] = {
     "cut_off": "The episode was cut off before its end",
 }
 _ENDINGS = {said: ending for ending, said in _SAID.items()}
-_WHOLE = re.compile(rf"(?P<turns>.*) (?P<said>{'|'.join(_ENDINGS)}); reward (?P<reward>\S+)\.")
+_NUMBER = r"-?[0-9]{1,7}(?:\.[0-9]{1,12})?(?:e[-+][0-9]{2})?"  # as the format `g` writes one
+_WHOLE = re.compile(rf"(?P<turns>.*) (?P<said>{'|'.join(_ENDINGS)}); reward (?P<reward>{_NUMBER})\.")
 REPLY = r"(?:^| )Environment: "  # one per step
 _SPEAKER = re.compile(r"(?:^| )(Environment|Agent): ")
 

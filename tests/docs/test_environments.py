@@ -19,7 +19,6 @@ from tasks.pipeline.checks import check_config
 from tests.support.iterations import Iterate
 
 PAGE = (PROJECT_ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
-README = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -64,6 +63,6 @@ def test_the_example_is_short_and_has_no_fault(nim: Path) -> None:
     assert len(lines) <= 65
 
 
-def test_the_readme_has_a_row_for_every_built_in_environment() -> None:
-    table = README.partition("## Environments")[2]
+def test_the_page_has_a_row_for_every_built_in_environment() -> None:
+    table = PAGE.partition("## The built-in environments")[2].partition("\n### ")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == sorted(BUILTIN)

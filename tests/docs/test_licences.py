@@ -13,7 +13,7 @@ from tests.support.tracked import tracked_files
 PAGE = (PROJECT_ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
 FILES = PAGE.partition("## Data files")[2].partition("\n## ")[0]
 ROWS = re.findall(r"^\| `([^`]+)` \|", FILES, re.MULTILINE)
-PROGRAM = {".py", ".md", ".j2", ".toml", ".txt", ".typed"}
+PROGRAM = {".py", ".ipynb", ".md", ".j2", ".toml", ".txt", ".typed"}
 """Code, pages, prompts and requirements: written here, and no data."""
 SETTINGS = {
     "LICENSE",
@@ -21,6 +21,7 @@ SETTINGS = {
     "Makefile",
     ".gitignore",
     ".pre-commit-config.yaml",
+    "mkdocs.yml",
     "prefect.yaml",
     ".ci/run",
 }

@@ -1,9 +1,12 @@
-"""The README's queries are true: run as they stand."""
+"""README fits on a screen, and the first pages' queries run as they stand."""
 
+import io
 import re
 from collections.abc import Callable
 
-from flows.cli.summary import FIRST_QUERY
+from rich.console import Console
+
+from flows.cli.summary import FIRST_QUERY, summary
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT
 from storage.sql.views import connect
@@ -13,12 +16,15 @@ from tests.support.iterations import Iterate
 from tests.support.rows import episode
 
 
+def page(name: str) -> str:
+    return (PROJECT_ROOT / name).read_text(encoding="utf-8")
+
+
 def test_the_lineage_query_joins_a_distilled_action_back_to_its_transition(
     store: Store, make_config: Callable[..., Config], iterate: Iterate
 ) -> None:
     iterate(make_config(improvement={"states": 6, "futures": 2}))
-    readme = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
-    (query,) = re.findall(r"```sql\n(.*?)```", readme, re.DOTALL)
+    (query,) = re.findall(r"```sql\n(.*?)```", page("docs/quickstart.md"), re.DOTALL)
     with connect(store) as database:
         cursor = database.execute(query)
         columns = [column[0] for column in cursor.description]
@@ -37,9 +43,10 @@ def test_the_query_of_the_proof_shows_improved_actions(
     store: Store, make_config: Callable[..., Config], iterate: Iterate
 ) -> None:
     iterate(make_config(run="nlac-0", improvement={"states": 6, "futures": 2}))
-    readme = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
     (query,) = re.findall(
-        r'^nlac sql --data benchmarks/out/learning .*?"(.*?)"$', readme, re.DOTALL | re.MULTILINE
+        r'^nlac sql --data benchmarks/out/learning --format json "(.*?)"$',
+        page("docs/learning.md"),
+        re.DOTALL | re.MULTILINE,
     )
     with connect(store) as database:
         found = database.execute(query).fetchall()
@@ -55,8 +62,39 @@ def test_the_first_query_gives_a_rate_to_each_run_and_iteration(store: Store) ->
         commit_rows(store, "evaluation", 0, {"episodes": played}, run=run)
     with connect(store) as database:
         assert database.execute(FIRST_QUERY).fetchall() == [("a", 0, 1.0), ("b", 0, 0.0)]
-    assert f'sql "{FIRST_QUERY}"' in (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
+    assert f'sql "{FIRST_QUERY}"' in page("docs/quickstart.md")
 
 
-def test_no_placeholder_is_left() -> None:
-    assert "@@" not in (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_quickstart_shows_every_line_that_the_program_prints_after_an_iteration(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config, said = make_config(improvement={"states": 6, "futures": 2}), io.StringIO()
+    iterate(config)
+    summary(Console(file=said, soft_wrap=True), store, config, 0, 0.0, "http://127.0.0.1:4217")
+    printed = said.getvalue().partition("\n evaluation ")[2].strip().splitlines()[1:]
+    (shown,) = re.findall(r"\n evaluation .*\n((?:.*\n)+?)```", page("docs/quickstart.md"))
+    assert [kind(line) for line in printed if not line.startswith("ALARM: ")] == list(
+        map(kind, shown.splitlines())
+    )
+
+
+def kind(line: str) -> str:
+    """What a line of the ending is about: of a command its purpose, else its first words."""
+    return line.partition("   # ")[2] or " ".join(line.partition(":")[0].split()[:3])
+
+
+def test_the_readme_fits_on_a_screen_and_its_links_lead_somewhere() -> None:
+    readme = page("README.md")
+    assert len(readme.splitlines()) <= 75 and "@@" not in readme
+    linked = [link for link in re.findall(r"\]\(([^)]+)\)", readme) if not link.startswith("http")]
+    assert len(linked) > 10
+    for link in linked:
+        file, _, heading = link.partition("#")
+        assert (PROJECT_ROOT / file).exists(), link
+        slugs = {slug(line) for line in page(file).splitlines() if line.startswith("#")} if heading else set()
+        assert not heading or heading in slugs, link
+
+
+def slug(heading: str) -> str:
+    """The anchor that a heading gets."""
+    return re.sub(r"[^\w -]", "", heading.lstrip("# ").lower()).replace(" ", "-")

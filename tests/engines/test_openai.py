@@ -18,6 +18,7 @@ from tasks.engines import openai
 from tasks.engines.backends import EngineConfigError, build_engine, check_engine
 from tasks.engines.openai import UNANSWERED, OpenAIEngine
 from tasks.engines.protocol import Adapter, Completion, EngineDied, Request, Sampling, ScoreRequest
+from tests.support.broken_http import serving
 from tests.support.local_http import answering
 from tests.support.openai_server import KEY, served
 
@@ -190,6 +191,7 @@ REPLIES: dict[str, Any] = {
     "content of another type": {
         "choices": [{"index": 0, "finish_reason": "stop", "message": {"content": [1]}}]
     },
+    "no finish_reason": {"choices": [{"index": 0, "message": {"content": "half"}}]},
     "usage of another type": {
         "choices": [{"finish_reason": "stop", "message": {"content": "a"}}],
         "usage": "many",
@@ -222,6 +224,57 @@ def test_a_malformed_reply_is_asked_for_again_and_then_an_error(
     replies = [reply if isinstance(reply, str) else json.dumps(reply) for reply in (bad, good, bad, bad)]
     with answering(lambda request: (200, replies.pop(0).encode())) as local:
         asyncio.run(checks(f"{local.url}/v1"))
+
+
+def test_what_the_library_asks_again_is_counted_and_a_failure_has_a_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TEST_KEY", KEY)
+
+    async def check(url: str) -> None:
+        engine = OpenAIEngine(section(f"{url}/v1", max_retries=1))
+        with pytest.raises(RequestError) as failed:
+            await engine.generate(Request(QUESTION, Sampling()))
+        await engine.close()
+        assert failed.value.kind == "InternalServerError"
+        assert engine.faults == {"no answer, asked again": 1}
+
+    with answering(lambda request: (500, b"{}")) as local:
+        asyncio.run(check(local.url))
+
+
+@pytest.mark.parametrize("fault", ["hang", "slow drip", "cut body", "reset", "429 with Retry-After"])
+def test_a_server_that_breaks_once_is_asked_again(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_KEY", KEY)
+    monkeypatch.setattr(openai, "RETRY_SECONDS", 0.001)
+
+    async def ask(url: str) -> str:
+        engine = OpenAIEngine(section(url, max_retries=8, timeout_s=0.5))
+        answer = await engine.generate(Request(QUESTION, Sampling()))
+        await engine.close()
+        return answer.text
+
+    with serving(fault) as server:
+        server.broken = 1
+        assert "[5]" in asyncio.run(ask(f"http://127.0.0.1:{server.port}/v1"))
+    assert len(server.asked) >= 2
+
+
+def test_a_server_whose_answers_never_end_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_KEY", KEY)
+
+    async def ask(url: str) -> list[BaseException | Completion]:
+        engine = OpenAIEngine(section(url, max_retries=0, timeout_s=0.2))
+        requests = [engine.generate(Request(QUESTION, Sampling(seed=seed))) for seed in range(12)]
+        said = await asyncio.gather(*requests, return_exceptions=True)
+        await engine.close()
+        return said
+
+    with serving("slow drip") as server:
+        server.broken = 99
+        said = asyncio.run(ask(f"http://127.0.0.1:{server.port}/v1"))
+    assert all("no whole answer in 0.2 s" in str(answer) for answer in said[:UNANSWERED])
+    assert isinstance(said[-1], EngineDied) and len(server.asked) < UNANSWERED + 4
 
 
 def test_an_unset_key_is_named_and_unknown_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

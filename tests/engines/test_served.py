@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,17 @@ def get(server: Server, path: str) -> Any:
     )
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.load(answer)
+
+
+def test_nothing_but_health_is_answered_without_the_key(own_server: OwnServer) -> None:
+    engine = build(own_server)
+    _, server = running(own_server)
+    for path in ("/v1/models", "/metrics", "/version", "/openapi.json"):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(server.root_url + path, timeout=10)
+    with urllib.request.urlopen(f"{server.root_url}/health", timeout=10) as answer:
+        assert answer.status == 200
+    asyncio.run(engine.close())
 
 
 def models(server: Server) -> set[str]:

@@ -13,6 +13,8 @@ import pytest
 
 from schemas.config import EngineSection, ModelSection, ServeSection
 from schemas.load import PROJECT_ROOT
+from storage.guard import SECRET, RequireSecret
+from tasks.chat.messages import RequestError
 from tasks.engines.reaper import start_ticks, watch
 from tasks.engines.vllm import leases, servers
 from tasks.engines.vllm.server_supervisor import _healthy
@@ -22,7 +24,7 @@ from tests.support.processes import all_end
 from tests.support.waiting import wait_until
 
 SERVER = PROJECT_ROOT / "tests" / "support" / "health_server.py"
-ENVIRONMENT = {**os.environ, "VLLM_API_KEY": "secret"}
+ENVIRONMENT = {**os.environ, SECRET: "drawn-for-this-server"}
 
 
 @dataclass
@@ -35,10 +37,11 @@ class Kept:
         port = free_port(0)
         default = [sys.executable, str(SERVER), str(port), str(self.folder / "pids")]
         self.folder.mkdir(parents=True, exist_ok=True)
-        servers.launch(self.folder, port, seconds, command or default, ENVIRONMENT, sleeps=False)
+        words = [word.format(port=port) for word in command or default]
+        servers.launch(self.folder, port, seconds, words, ENVIRONMENT, sleeps=False)
 
-    def wait_ready(self) -> list[psutil.Process]:
-        """ServerSupervisor, server, and what the server started."""
+    def wait_answers(self) -> servers.Server:
+        """The server, once it answers."""
 
         def ready() -> bool:
             server = servers.read_server(self.folder)
@@ -47,6 +50,11 @@ class Kept:
         wait_until(ready, 60, "the server's first answer")
         server = servers.read_server(self.folder)
         assert server is not None
+        return server
+
+    def wait_ready(self) -> list[psutil.Process]:
+        """ServerSupervisor, server, and what the server started."""
+        server = self.wait_answers()
         pids = [server.supervisor, *map(int, (self.folder / "pids").read_text().split())]
         return [psutil.Process(pid) for pid in pids]
 
@@ -132,6 +140,58 @@ def test_our_own_servers_are_never_asked_through_a_proxy(monkeypatch: pytest.Mon
         )
         assert servers.answers(running) and _healthy(server.port)
     assert server.asked == ["GET /health"] * 2 and proxy.asked == []
+
+
+def test_a_server_answers_nobody_without_its_key_which_no_command_line_shows(kept: Kept) -> None:
+    leases.hold(kept.folder, "stage")
+    guarded = (
+        "--lifespan",
+        "off",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "{port}",
+        "tests.support.guarded_server:app",
+    )
+    kept.start(command=[sys.executable, "-m", "uvicorn", *guarded])
+    server = kept.wait_answers()
+    assert server.key == ENVIRONMENT[SECRET]
+    servers._call(server, "POST", "/sleep")
+    stranger = server.model_copy(update={"key": "another"})
+    assert servers.answers(stranger), "/health needs no key"
+    for path in ("/v1/models", "/sleep", "/collective_rpc", "/metrics", "/openapi.json"):
+        with pytest.raises(RequestError, match="401"):
+            servers._call(stranger, "POST", path)
+    supervisor = psutil.Process(server.supervisor)
+    commands = [" ".join(p.cmdline()) for p in (supervisor, *supervisor.children(recursive=True))]
+    assert any("guarded_server" in command for command in commands)
+    assert not any(server.key in command for command in commands)
+
+
+def test_vllm_is_started_behind_the_guard_with_the_key_in_its_environment_alone(
+    tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[list[str], dict[str, str]]] = []
+
+    def launched(
+        folder: Path,
+        port: int,
+        seconds: float,
+        command: list[str],
+        environment: dict[str, str],
+        *,
+        sleeps: bool,
+    ) -> None:
+        started.append((command, environment))
+
+    monkeypatch.setattr(servers, "launch", launched)
+    section = EngineSection(backend="openai", serve=ServeSection())
+    for _ in range(2):
+        servers._start(section, ModelSection(name=str(tiny_checkpoint)), tmp_path, tmp_path)
+    (command, environment), (_, second) = started
+    assert command[command.index("--middleware") + 1] == f"{RequireSecret.__module__}.RequireSecret"
+    assert len(environment[SECRET]) >= 32 and environment[SECRET] != second[SECRET]
+    assert not any(environment[SECRET] in word for word in command)
 
 
 def test_a_server_ends_when_its_owner_is_killed(kept: Kept, owner: subprocess.Popen[bytes]) -> None:

@@ -172,7 +172,8 @@ def test_descriptions_are_read_written_and_valued(text: str, value: float) -> No
 @pytest.mark.parametrize(
     "text",
     ["", "goal", "goal now now", "to r1c1", "to r1c1 then goal", "to r1c1 then goal n1", "to r1c1 then goal n17",
-     "to then goal n3", "to r1c1 then goal n3 then", "To r1c1 then goal n3"],
+     "to then goal n3", "to r1c1 then goal n3 then", "To r1c1 then goal n3", "to r1c1 then goal n" + "9" * 4301],
+    ids=lambda text: text[:20],
 )  # fmt: skip
 def test_other_texts_are_malformed(text: str) -> None:
     assert not well_formed(text)

@@ -22,6 +22,7 @@ from tasks.environments.line_walk import LineWalk, measures, roles, text
 from tasks.environments.line_walk.lines import Line
 from tasks.environments.line_walk.roles import evaluator, rules
 from tasks.environments.line_walk.text import ACTIONS, MOVES, mean_value, read_description, read_observation
+from tasks.environments.line_walk.word_model import make_word_model
 from tasks.prompting.role_prompts import Attempt
 from tasks.text.transcript import Transcript, write_transcript
 
@@ -167,7 +168,8 @@ def test_descriptions_are_read_written_and_valued(description: str, value: float
 @pytest.mark.parametrize(
     "description",
     ["", "goal", "> goal now", "> -1", "> -1, goal", "> -1, goal in 0", "> -1, goal in 16", "-1, goal in 2",
-     "> wall, goal in 2", "> 1, goal in 2", "> -1, goal in 2.", "> pit, unclear"],
+     "> wall, goal in 2", "> 1, goal in 2", "> -1, goal in 2.", "> pit, unclear", "> -1, goal in " + "9" * 4301],
+    ids=lambda description: description[:16],
 )  # fmt: skip
 def test_other_texts_are_malformed(description: str) -> None:
     assert read_description(description) is None
@@ -312,3 +314,22 @@ def test_best_actions_and_exact_futures_of_a_state() -> None:
         "> pit",
         ">> -1, goal in 1",
     ]
+
+
+def test_the_word_model_writes_every_text_as_it_stands_and_its_rows_fit(tmp_path: Path) -> None:
+    chat = load_chat_tokenizer(make_word_model(tmp_path, seed=0))
+    longest = 0
+    for line in WALK.lines("train"):
+        for state, action in product(line.states, range(len(ACTIONS))):
+            asked = f"foresee {line.observation(state)} move {ACTIONS[action]}"
+            shown = chat.prompt_ids((Message(role="system", content=""), Message(role="user", content=asked)))
+            assert chat.decode(shown) == asked
+            for segments in (
+                ("Future:", f" {measures.exact_future(line, state, action, WALK.gamma)}"),
+                ("Action:", f" {ACTIONS[action]}"),
+            ):
+                ids = [token for part in chat.segment_ids(segments) for token in part]
+                assert chat.decode(ids) == "".join(segments)
+                assert chat.tokenizer.unk_token_id not in {*ids, *shown}
+                longest = max(longest, len(shown) + len(ids) + 1)
+    assert longest == 32

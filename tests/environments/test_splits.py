@@ -35,7 +35,9 @@ def test_no_two_splits_of_an_environment_share_a_task(name: str) -> None:
     if not isinstance(environment, Unplayable):
         assert all(found.values())
     own = own_validation_tasks(environment)
-    assert bool(own) == (name in ("frozen_lake", "line_walk", "reasoning_gym", "tau_bench", "textarena"))
+    assert bool(own) == (
+        name in ("frozen_lake", "line_walk", "miniwob", "reasoning_gym", "tau_bench", "textarena")
+    )
     train = environment.tasks("train")
     if own:
         assert found["train"] == list(train) and found["validation"] == list(own)

@@ -94,15 +94,22 @@ def test_only_what_was_ended_leaves_an_answer_unjudged() -> None:
 
 
 @isolates
-def test_an_answer_that_runs_as_code_reads_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "kept").write_text("kept")
+def test_an_answer_that_runs_as_code_reads_and_writes_nothing(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    if os.geteuid() == 0:
+        os.chown(kept, NOBODY, NOBODY)  # the user that an answer has then owns it
+    before = kept.stat()
     with socket.create_server(("127.0.0.1", 0)) as server:
         tried = found("hostile", str(tmp_path), server.getsockname()[1])
     assert tried.pop("import") == "done", "what Python itself needs can be read"
     assert {name for name, outcome in tried.items() if outcome == "done"} == set()
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert (kept.stat().st_mode, kept.stat().st_mtime, kept.read_text()) == (
+        before.st_mode,
+        before.st_mtime,
+        "kept",
+    )
 
 
 def test_an_answer_sees_nothing_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 import datetime
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -210,9 +212,24 @@ def test_a_line_of_json_that_python_can_not_hold_is_a_row_of_rejects(store: Stor
     digits = json.dumps(conversation(0))[:-1] + ', "other": ' + "1" * 5000 + "}"
     path.write_text("\n".join([json.dumps(conversation(0)), "[" * 100_000, digits]))
     assert imported(store, path, "jsonl").rejects == {"not_json": 1, "too_deep": 1}
-    path.write_text(f"[{digits}]")
-    with pytest.raises(UnreadableLog, match="jsonl rejects only the broken ones"):
-        imported(store, path)
+
+
+@pytest.mark.parametrize("before", [0, 60_000, 65_000])
+def test_a_number_that_python_can_not_hold_ends_the_reading_of_an_array(tmp_path: Path, before: int) -> None:
+    # In a process of its own, many times: ijson's own way to refuse such a number crashes after some.
+    path = tmp_path / "log.json"
+    path.write_text('[{"reward": 1, "text": "' + "x" * before + '", "n": ' + "1" * 5000 + "}]")
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom tasks.logs.records import UnreadableLog, read_records\n"
+        "for _ in range(200):\n    try:\n        list(read_records(Path(sys.argv[1]), 'openai-chat'))\n"
+        "    except UnreadableLog as error:\n        said = str(error)\nprint(said)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
+    )
+    assert (
+        "is not valid JSON after record -1" in done.stdout and "rejects only the broken ones" in done.stdout
+    )
 
 
 @pytest.mark.parametrize(

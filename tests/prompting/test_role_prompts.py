@@ -1,10 +1,12 @@
 """What each role's prompt shows: the task with its tools, the whole history, and a verdict in the right order."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prompts import PromptError, render
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT
 from storage.history import State, Turn
@@ -83,3 +85,13 @@ def test_an_evaluator_is_told_a_verdict_to_explain(prompts: Callable[..., Prompt
         prompt = evaluate_prompt(prompts(), STATE, "Action: 7", ["it is found"], verdict=verdict)
         shown = prompt.messages[-1]["content"]
         assert ("You have found" in shown) is (told is not None) and (told or "") in shown
+
+
+def test_a_template_runs_no_code(tmp_path: Path) -> None:
+    hostile = tmp_path / "evaluate.j2"
+    ran = tmp_path / "ran"
+    for code in ("cycler.__init__.__globals__.os.mkdir(path)", "''.__class__.__mro__[1].__subclasses__()"):
+        hostile.write_text(f"{{% block user %}}{{{{ {code} }}}}{{% endblock %}}")
+        with pytest.raises(PromptError, match="unsafe"):
+            render("evaluate", ["user"], {"path": str(ran)}, {"evaluate": hostile})
+    assert not ran.exists()

@@ -19,8 +19,8 @@ from tasks.pipeline.checks import check_config
 from tasks.pipeline.runner import run_stage
 from tasks.runtime.context import stage_context
 from tasks.runtime.stage import Inputs, StageFailed
-from tasks.stages.critic_sft import measure_priorities
 from tasks.text.discounting import Discounting, measure_discounting
+from tasks.training.critic_rows import measure_priorities
 from tasks.training.records import TrainingResult
 from tests.support.rules import number_game, role_of
 

@@ -12,6 +12,7 @@ from tasks.text.formats import (
     future_regex,
     future_segments,
     read_action,
+    read_choice,
     read_future,
     read_rewrite,
     read_verdict,
@@ -53,6 +54,24 @@ def test_a_future_without_its_format_is_marked() -> None:
     whole = read_future("it will go well")
     assert (whole.thought, whole.description, whole.malformed) == ("", "it will go well", True)
     assert read_future("Thought: a\nFuture:").malformed
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        ("1", 0),
+        (" 3.\n", 2),
+        ("0", None),
+        ("4", None),
+        ("", None),
+        ("two", None),
+        ("9" * 4301, None),
+        ("²", None),
+    ],
+    ids=lambda given: given[:5] if isinstance(given, str) else "",
+)
+def test_a_choice_is_one_of_the_places_or_none(text: str, index: int | None) -> None:
+    assert read_choice(text, 3) == index
 
 
 def test_the_label_reads_back_as_what_it_was_made_from() -> None:

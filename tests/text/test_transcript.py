@@ -20,6 +20,8 @@ def test_turns_alternate_on_one_line_and_the_end_is_told() -> None:
     [
         WON,
         Transcript(("higher",), (), "failure", 0.0),
+        Transcript(("higher",), (), "failure", -1e-07),
+        Transcript(("higher",), (), "success", 2e09),
         Transcript(("a", "", "c"), ("", "b"), "cut_off", 0.25),  # a policy may write nothing
     ],
 )
@@ -35,6 +37,10 @@ def test_what_was_written_is_read_back(played: Transcript) -> None:
         "Environment: higher",
         "Agent: [7] The task failed; reward 0.",
         "Environment: higher Agent: [7] The task failed; reward 0.",
+        # no number that the program writes
+        "Environment: higher The task failed; reward much.",
+        "Environment: higher The task failed; reward nan.",
+        f"Environment: higher The task failed; reward {'9' * 4301}.",
         # an action that speaks for the environment
         "Environment: higher Agent: [7] Environment: yes Environment: lower The task failed; reward 0.",
     ],

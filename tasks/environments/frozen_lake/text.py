@@ -27,9 +27,11 @@ ICE, HOLE, GOAL, WALL = ".", "H", "G", "/"
 NO_HOLE = "none"
 
 Cell = tuple[int, int]
-_CELL = re.compile(r"r(\d+)c(\d+)")
+_DIGITS = r"\d{1,9}"  # Python refuses to read thousands of them as a number
+_CELL = re.compile(rf"r({_DIGITS})c({_DIGITS})")
 _DESCRIPTION = re.compile(
-    r"(?P<now>goal|hole) now|to (?P<cell>r\d+c\d+) then (?:unclear|(?P<later>goal|hole) n(?P<n>\d+))"
+    rf"(?P<now>goal|hole) now|to (?P<cell>r{_DIGITS}c{_DIGITS}) then "
+    rf"(?:unclear|(?P<later>goal|hole) n(?P<n>{_DIGITS}))"
 )
 
 

@@ -24,14 +24,16 @@ from tasks.environments.forecast import GOAL, LONGEST, UNCLEAR, Forecast
 ACTIONS = ("<", "<<", ">", ">>")
 MOVES = (-1, -2, 1, 2)  # cells
 PIT = "pit"
-_CELL, _PLACE = r"[-+]\d+", rf"(?:[-+]\d+|{GOAL}|{PIT})"
+_DIGITS = r"\d{1,9}"  # Python refuses to read thousands of them as a number
+_CELL = rf"[-+]{_DIGITS}"
+_PLACE = rf"(?:{_CELL}|{GOAL}|{PIT})"
 _OBSERVATION = re.compile(
     rf"(?P<at>{_CELL}): < ({_PLACE}) << ({_PLACE}) > ({_PLACE}) >> ({_PLACE})\. "
     rf"pits {_CELL} {_CELL}\. ends {_PLACE} {_PLACE}"
 )
 _DESCRIPTION = re.compile(
     rf"(?P<action>{'|'.join(ACTIONS)}) (?:(?P<now>{GOAL}|{PIT})|"
-    rf"(?P<cell>{_CELL}), (?:{UNCLEAR}|(?P<later>{GOAL}|{PIT}) in (?P<n>\d+)))"
+    rf"(?P<cell>{_CELL}), (?:{UNCLEAR}|(?P<later>{GOAL}|{PIT}) in (?P<n>{_DIGITS})))"
 )
 
 

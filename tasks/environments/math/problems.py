@@ -62,7 +62,7 @@ def load_problems(path: Path) -> tuple[Problem, ...]:
 def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Each record with its position in the file."""
     if not path.is_file():
-        raise ValueError(f"{path}: no such file")
+        raise FileNotFoundError(f"{path}: no such file")
     if path.suffix == ".parquet":
         try:
             rows = pl.read_parquet(path)
