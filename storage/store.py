@@ -12,8 +12,11 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
+from socket import gethostname
 
+import psutil
 from filelock import FileLock, Timeout
 
 from schemas.manifest import Current, CurrentEntry, Manifest, StageKey, folder_name
@@ -165,8 +168,13 @@ class Store:
 
     @contextmanager
     def staging(self, run: str) -> Iterator[Path]:
-        """A private folder to write a stage in; it is removed in the end unless it was committed."""
-        folder = self.run_dir(run) / ".staging" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        """A private folder to write a stage in; it is removed in the end unless it was committed.
+
+        What a killed process left is removed first: a stage that is tried again runs under the lock of its iteration,
+        which may live on and never sweep again.
+        """
+        self.sweep(run)
+        folder = self.run_dir(run) / ".staging" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}-{gethostname()}"
         self._make(folder)
         try:
             yield folder
@@ -206,10 +214,9 @@ class Store:
         return committed
 
     def sweep(self, run: str) -> None:
-        """Remove staging folders of processes that are gone. Call with the run's lock held."""
-        for folder in (self.run_dir(run) / ".staging").glob("*-*"):
-            pid = int(folder.name.split("-")[0])
-            if pid != os.getpid() and not Path(f"/proc/{pid}").exists():
+        """Remove staging folders of this host's processes that are gone. Call with the run's lock held."""
+        for folder in (self.run_dir(run) / ".staging").glob(f"*-*-{escape(gethostname())}"):
+            if not _lives(int(folder.name.split("-")[0])):
                 shutil.rmtree(folder, ignore_errors=True)
 
     @contextmanager
@@ -276,7 +283,7 @@ class Store:
         keep a writer out."""
         try:
             noted = json.loads((self.run_dir(run) / ".lock.json").read_text())
-            return str(noted["holder"]) if Path(f"/proc/{int(noted['pid'])}").exists() else None
+            return str(noted["holder"]) if _lives(int(noted["pid"])) else None
         except (FileNotFoundError, json.JSONDecodeError, KeyError):
             return None
 
@@ -286,3 +293,11 @@ class Store:
             return str(json.loads((self.run_dir(run) / ".lock.json").read_text())["holder"])
         except (FileNotFoundError, json.JSONDecodeError, KeyError):
             return "an unnamed process"
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process of this machine lives. One that was killed and not yet waited for does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

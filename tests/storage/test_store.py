@@ -10,7 +10,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from socket import gethostname
 
+import psutil
 import pytest
 
 from schemas.manifest import StageKey
@@ -195,11 +197,33 @@ def test_sigkill_at_any_instant_leaves_nothing_half_written(tmp_path: Path, dela
 def test_a_sweep_removes_what_ended_processes_left_and_nothing_else(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    staging = tmp_path / "trial" / ".staging"
-    for pid in (gone.pid, os.getpid(), os.getppid()):
-        (staging / f"{pid}-abc").mkdir(parents=True)
-    Store(tmp_path).sweep("trial")
-    assert {path.name for path in staging.iterdir()} == {f"{os.getpid()}-abc", f"{os.getppid()}-abc"}
+    with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as unreaped:
+        assert unreaped.stdout is not None and unreaped.stdout.read() == b""
+        wait_until(
+            lambda: psutil.Process(unreaped.pid).status() == psutil.STATUS_ZOMBIE, 30, "its end", every=0
+        )
+        here = gethostname()
+        stay = {f"{os.getpid()}-abc-{here}", f"{os.getppid()}-abc-{here}", f"{gone.pid}-abc-not.{here}"}
+        staging = tmp_path / "trial" / ".staging"
+        for name in {f"{gone.pid}-abc-{here}", f"{unreaped.pid}-abc-{here}", *stay}:
+            (staging / name).mkdir(parents=True)
+        Store(tmp_path).sweep("trial")
+        assert {path.name for path in staging.iterdir()} == stay
+
+
+def test_a_stage_that_is_tried_again_removes_what_its_killed_process_left(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    leaves_its_folder = (
+        "import os, sys\nfrom pathlib import Path\nfrom storage.store import Store\n"
+        "with Store(Path(sys.argv[1])).staging('trial'): os.kill(os.getpid(), 9)"
+    )
+    with store.lock("trial", "run-1 (nlac/iteration)"):
+        subprocess.run(
+            [sys.executable, "-c", leaves_its_folder, str(tmp_path)], env={**os.environ, "PYTHONPATH": "."}
+        )
+        assert len(list(tmp_path.glob("trial/.staging/*"))) == 1
+        with store.lock("trial", "run-2 (nlac/rollout)", within="run-1"), store.staging("trial") as folder:
+            assert list(folder.parent.iterdir()) == [folder]
 
 
 @pytest.mark.slow
