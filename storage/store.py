@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
@@ -115,7 +115,17 @@ class Store:
             raise StoreError(f"{path}: broken ({reason}); `nlac verify --repair` rebuilds it") from None
 
     def set_current(self, run: str, iteration: int, current: Current) -> None:
-        replace_text(self.current_path(run, iteration), seal(current))
+        """Replace `current.json`, whatever it says."""
+        with self._changing_current(run):
+            replace_text(self.current_path(run, iteration), seal(current))
+
+    def change_current(self, run: str, iteration: int, change: Callable[[Current], Current]) -> None:
+        """Replace `current.json` by what `change` makes of it; write it where there is none yet."""
+        path = self.current_path(run, iteration)
+        with self._changing_current(run):
+            before = self.current(run, iteration)
+            if (after := change(before)) != before or not path.exists():
+                replace_text(path, seal(after))
 
     def committed(self, run: str, stage: str, iteration: int) -> Committed | None:
         """The current output of a stage, or None.
@@ -147,11 +157,11 @@ class Store:
         """Name a committed folder in `current.json`, and clear its stale mark."""
         m = committed.manifest
         entry = CurrentEntry(fingerprint=m.fingerprint, folder=m.folder)
-        with self._changing_current(m.run):
-            current = self.current(m.run, m.iteration)
-            if current.stages.get(m.stage) != entry:
-                stages = {**current.stages, m.stage: entry}
-                self.set_current(m.run, m.iteration, current.model_copy(update={"stages": stages}))
+        self.change_current(
+            m.run,
+            m.iteration,
+            lambda current: current.model_copy(update={"stages": {**current.stages, m.stage: entry}}),
+        )
 
     def _changing_current(self, run: str) -> FileLock:
         """Held from reading a `current.json` of a run to replacing it: two writers would undo each other's change."""
@@ -197,9 +207,7 @@ class Store:
         if final.exists():
             raise StoreError(f"{final}: committed already; a committed folder is never overwritten")
         # `current.json` is there before the first folder is. So a folder without it means that it was lost.
-        with self._changing_current(manifest.run):
-            if not self.current_path(manifest.run, manifest.iteration).exists():
-                self.set_current(manifest.run, manifest.iteration, Current())
+        self.change_current(manifest.run, manifest.iteration, lambda current: current)
         try:
             folder.rename(final)
         except OSError as error:

@@ -107,15 +107,13 @@ def begin_iteration(store: Store, config: Config, iteration: int) -> Config:
         return config
     if before != config:
         replace_text(config_path(store, run, iteration), dump_config(config))
-    store.set_current(run, iteration, current)
+    store.change_current(run, iteration, lambda current: current)
     return config
 
 
 def finish_iteration(store: Store, run: str, iteration: int) -> None:
     """Mark an iteration finished; the next run begins the one after it."""
-    current = store.current(run, iteration)
-    if current.state != "finished":
-        store.set_current(run, iteration, current.model_copy(update={"state": "finished"}))
+    store.change_current(run, iteration, lambda current: current.model_copy(update={"state": "finished"}))
 
 
 async def run_iteration(

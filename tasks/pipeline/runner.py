@@ -10,13 +10,14 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from schemas.config import Config
-from schemas.manifest import OrchestrationIds, StageKey
+from schemas.manifest import Current, OrchestrationIds, StageKey
 from storage.files import full_disk_named, make_folder
 from storage.store import Committed, StageBusy, Store, read_manifest
 from tasks.algorithms import algorithm_of
@@ -220,12 +221,16 @@ def mark_downstream_stale(store: Store, recomputed: StageKey) -> None:
     for number in (n for n in store.iterations(recomputed.run) if n >= recomputed.iteration):
         first = names.index(recomputed.stage) + 1 if number == recomputed.iteration else 0
         later = set(names[first:])
-        current = store.current(recomputed.run, number)
-        stages = {
-            name: entry.model_copy(update={"stale": True}) if name in later else entry
-            for name, entry in current.stages.items()
-        }
-        store.set_current(recomputed.run, number, current.model_copy(update={"stages": stages}))
+        store.change_current(recomputed.run, number, partial(_with_stale, later=later))
+
+
+def _with_stale(current: Current, later: Set[str]) -> Current:
+    """The same, with stages marked stale."""
+    stages = {
+        name: entry.model_copy(update={"stale": True}) if name in later else entry
+        for name, entry in current.stages.items()
+    }
+    return current.model_copy(update={"stages": stages})
 
 
 @contextmanager

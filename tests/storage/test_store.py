@@ -15,7 +15,7 @@ from socket import gethostname
 import psutil
 import pytest
 
-from schemas.manifest import StageKey
+from schemas.manifest import CurrentEntry, StageKey
 from schemas.rows import Priority
 from storage import store as store_module
 from storage.sql.views import connect
@@ -295,6 +295,19 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     with Store(tmp_path).lock("trial", "next"):
         pass
+
+
+def test_two_who_change_what_is_current_undo_nothing_of_each_other(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def name(stage: str) -> None:
+        entry = {stage: CurrentEntry(fingerprint=stage, folder=stage)}
+        store.change_current("trial", 0, lambda c: c.model_copy(update={"stages": c.stages | entry}))
+
+    stages = [f"stage-{number}" for number in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(name, stages))
+    assert set(store.current("trial", 0).stages) == set(stages)
 
 
 def test_of_two_writers_of_one_folder_one_is_refused_and_the_folder_is_current(tmp_path: Path) -> None:
