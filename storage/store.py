@@ -306,6 +306,6 @@ class Store:
 def _lives(pid: int) -> bool:
     """Whether a process of this machine lives. One that was killed and not yet waited for does not."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
