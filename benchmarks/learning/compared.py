@@ -82,7 +82,7 @@ def _walk_optimum(config: Config) -> float:
 WORLDS: dict[str, World] = {
     "frozen_lake": World(
         "FrozenLake", PROOFS / "comparison_frozen_lake.yaml", 10_000, make_lake_model,
-        partial(lake_run.measure, critic=False), _lake_optimum,
+        partial(lake_run.measure, ranked_maps=0), _lake_optimum,
     ),
     "line_walk": World(
         "line walk", PROOFS / "comparison_line_walk.yaml", 8_000, make_walk_model,

@@ -102,8 +102,8 @@ def lake_map(lake: Lake, gamma: float) -> Map:
     return Map(str(lake.seed), {s: lake.observations[s] for s in lake.reachable}, lake.q_star(gamma))
 
 
-async def measure(store: Store, config: Config, iteration: int, *, critic: bool) -> Measured:
-    """Everything about one iteration."""
+async def measure(store: Store, config: Config, iteration: int, *, ranked_maps: int) -> Measured:
+    """Everything about one iteration; the critic is measured on so many maps."""
     environment = FrozenLake(**config.environment.options)
     held_out = environment.lakes("eval")
     maps = [lake_map(lake, environment.gamma) for lake in held_out]
@@ -120,8 +120,8 @@ async def measure(store: Store, config: Config, iteration: int, *, critic: bool)
             optimal_states=measures.optimal_share(stacked(maps, tables), stacked(maps)),
             simulated_steps=simulated,
         )
-        if critic:
-            await _measure_critic(ctx, held_out[:RANKED_MAPS], maps[:RANKED_MAPS], found)
+        if ranked_maps:
+            await _measure_critic(ctx, held_out[:ranked_maps], maps[:ranked_maps], found)
     return found
 
 
@@ -175,7 +175,8 @@ async def run(job: Job) -> list[Measured]:
         iteration, began = len(measured), time.monotonic()
         await run_iteration(store, config, iteration)
         iterated = time.monotonic()
-        measured.append(await measure(store, config, iteration, critic=iteration in job.critic_measured))
+        ranked = RANKED_MAPS if iteration in job.critic_measured else 0
+        measured.append(await measure(store, config, iteration, ranked_maps=ranked))
         figures = " ".join(f"{k} {v:.3f}" for k, v in asdict(measured[-1]).items() if isinstance(v, float))
         print(
             f"{job.name} {iteration}: {measured[-1].environment_steps} steps, {figures} "

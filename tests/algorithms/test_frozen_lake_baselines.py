@@ -100,7 +100,7 @@ def test_self_distillation_judges_by_the_rollouts_it_played(
         > played.height
         == collected_steps(store, config.run, 1)
     )
-    measured = asyncio.run(measure(store, config, 1, critic=False))
+    measured = asyncio.run(measure(store, config, 1, ranked_maps=0))
     assert (measured.environment_steps, measured.simulated_steps) == (steps + played.height, steps)
 
 
@@ -132,7 +132,7 @@ def test_nlql_distils_the_action_whose_futures_are_nearest_the_straight_way(
         assert labels["backup_logprobs"].is_null().all(), "the backup's rules give no probabilities"
 
     assert simulated_steps(store, config.run, 1) == 0
-    measured = asyncio.run(measure(store, config, 1, critic=True))
+    measured = asyncio.run(measure(store, config, 1, ranked_maps=24))
     assert measured.environment_steps == played.height and measured.rank is not None
 
 
@@ -141,7 +141,7 @@ def test_react_is_measured_without_a_step(
 ) -> None:
     config = lake("react")
     iterate(config)
-    measured = asyncio.run(measure(store, config, 0, critic=False))
+    measured = asyncio.run(measure(store, config, 0, ranked_maps=0))
     assert measured.environment_steps == 0 and measured.sampled_success < 0.1, "nothing has been learned"
 
 
