@@ -1,7 +1,7 @@
 """Where Prefect and MLflow keep their records: SQLite below the data root, or PostgreSQL by one variable each.
 
-`NLAC_PREFECT_DATABASE` and `NLAC_MLFLOW_DATABASE` hold an address, postgresql://USER:PASSWORD@HOST/NAME, or the absolute
-path of a private file that holds it. Only the server of each, and who writes to MLflow, gets the password.
+`NLAC_PREFECT_DATABASE` and `NLAC_MLFLOW_DATABASE` hold an address, postgresql://USER:PASSWORD@HOST/NAME, or the
+absolute path of a private file that holds it. Prefect's server gets the first, and all that write to MLflow the second.
 """
 
 import os
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 PREFECT, MLFLOW = "NLAC_PREFECT_DATABASE", "NLAC_MLFLOW_DATABASE"
 OLDEST = 14
 CONNECT_SECONDS = 5
-_FORM = (
-    "the form is postgresql://USER:PASSWORD@HOST/NAME. Write @ / : # ? % in a password as %40 %2F %3A %23 %3F %25"
-)
+_FORM = "the form is postgresql://USER:PASSWORD@HOST/NAME. Write @ / : # ? % in a password as %40 %2F %3A %23 %3F %25"
 _QUERY = {"host", "sslmode"}  # what both drivers understand; certificates are named by PGSSLROOTCERT
 
 
@@ -104,8 +102,8 @@ class Database:
 
 
 _UNREACHABLE = (
-    "Does PostgreSQL run there, does it listen on that address (listen_addresses), and does a firewall let this host in? "
-    "{variable} names it"
+    "Does PostgreSQL run there, does it listen on that address (listen_addresses), and does a firewall let this host "
+    "in? {variable} names it"
 )
 _REMEDIES = {
     "password": "Put the right user and password into {variable}",

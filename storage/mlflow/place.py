@@ -1,8 +1,8 @@
 """Where the MLflow store of a data root is, and its lock.
 
-    <data>/.mlflow/mlflow.db      the store, unless NLAC_MLFLOW_DATABASE names another (`storage.databases`)
-    <data>/.mlflow/database       the address of that other one, without its password
-    <data>/.mlflow/.lock          held while one process writes to mlflow.db
+<data>/.mlflow/mlflow.db      the store, unless NLAC_MLFLOW_DATABASE names another (`storage.databases`)
+<data>/.mlflow/database       the address of that other one, without its password
+<data>/.mlflow/.lock          held while one process writes to mlflow.db
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,8 @@ class Place:
         if known is None and elsewhere.exists():
             raise DatabaseError(
                 f"{MLFLOW} is not set, and MLflow's records of this data root are in "
-                f"{elsewhere.read_text(encoding='utf-8').strip()}; set it, or remove {elsewhere} to begin anew in SQLite"
+                f"{elsewhere.read_text(encoding='utf-8').strip()}; set it, or remove {elsewhere} to begin anew in "
+                "SQLite"
             )
         return known
 
@@ -79,7 +80,9 @@ class Place:
 
             try:
                 connection.execute(f"set lock_timeout = '{LOCK_SECONDS:.0f}s'")
-                connection.execute("select pg_advisory_lock(%s)", [_LOCK_KEY])  # the connection's end frees it
+                connection.execute(
+                    "select pg_advisory_lock(%s)", [_LOCK_KEY]
+                )  # the connection's end frees it
             except psycopg.Error as error:
                 raise DatabaseError(known.explained(str(error))) from None
             if not (self.home / ELSEWHERE).exists():

@@ -63,7 +63,7 @@ def test_each_driver_gets_the_address_in_its_own_form() -> None:
 def test_a_secret_may_stand_in_a_file_that_only_its_user_can_read(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     asked = {"V": str(file)}
-    with pytest.raises(ConfigError, match="V: .* can't be read"):
+    with pytest.raises(ConfigError, match=r"V: .* can't be read"):
         secret_value("V", asked)
     file.touch(0o600)
     with pytest.raises(ConfigError, match="is empty"):
@@ -71,7 +71,7 @@ def test_a_secret_may_stand_in_a_file_that_only_its_user_can_read(tmp_path: Path
     file.write_text("postgresql://u:p@h/d\n")
     assert secret_value("V", asked) == "postgresql://u:p@h/d" == secret_value("V", {"V": file.read_text()})
     file.chmod(0o640)
-    with pytest.raises(ConfigError, match="V: other users can read .*; first: chmod go="):
+    with pytest.raises(ConfigError, match=r"V: other users can read .*; first: chmod go="):
         secret_value("V", asked)
 
 
@@ -83,7 +83,9 @@ def test_a_database_that_can_t_be_used_is_named_with_the_remedy(
     elsewhere = Postgres("127.0.0.1", 9, server.folder)
     cases = {
         elsewhere.url("given"): "Does PostgreSQL run there",
-        server.url("given", password=f"{PASSWORD}2"): "Put the right user and password into NLAC_MLFLOW_DATABASE",
+        server.url(
+            "given", password=f"{PASSWORD}2"
+        ): "Put the right user and password into NLAC_MLFLOW_DATABASE",
         server.url("missing"): "createdb --owner",
         server.url("foreign_one"): 'ALTER DATABASE "foreign_one" OWNER TO "nlac"',
         server.url("given") + "?sslmode=require": "[?]sslmode=disable",
@@ -146,7 +148,9 @@ def test_without_the_variable_no_second_store_begins(
     assert not (place.home / "mlflow.db").exists()
 
 
-def test_one_host_at_a_time_writes_to_the_database(server: Postgres, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_host_at_a_time_writes_to_the_database(
+    server: Postgres, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(MLFLOW, server.create("held"))
     monkeypatch.setattr("storage.mlflow.place.LOCK_SECONDS", 1)
     elsewhere = Place(store.root.parent / "another host")

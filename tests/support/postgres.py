@@ -50,10 +50,11 @@ class Postgres:
         return f"postgresql://{user}:{quote(password, safe='')}@{self.address}:{self.port}/{name}"
 
     def sql(self, statement: str, name: str = "postgres") -> list[tuple[object, ...]]:
-        """Carry a statement out as the administrator."""
+        """Carry a statement out as the administrator, who comes through the socket in the server's folder."""
         import psycopg
 
-        with psycopg.connect(self.url(name, "admin", PASSWORD), autocommit=True) as connection:
+        there = {"host": str(self.folder), "port": self.port, "user": "admin", "password": PASSWORD}
+        with psycopg.connect(dbname=name, autocommit=True, **there) as connection:
             answer = connection.execute(statement)
             return answer.fetchall() if answer.description else []
 
@@ -74,18 +75,17 @@ def postgres(address: str = "127.0.0.1", within: tuple[str, ...] = ()) -> Iterat
     folder = programs()
     assert folder is not None
     home, user = Path(mkdtemp(prefix="nlac-postgres-")), _user() if os.geteuid() == 0 else None
-    if user is not None:
-        shutil.chown(home, user)
     secret = home / "password"
     secret.write_text(PASSWORD)
+    as_user: tuple[str, ...] = ()
     if user is not None:
+        shutil.chown(home, user)
         shutil.chown(secret, user)
+        as_user = ("setpriv", f"--reuid={user}", f"--regid={pwd.getpwuid(user).pw_gid}", "--clear-groups")
 
     def run(*command: str) -> None:
-        subprocess.run(
-            [*within, *command], user=user, group=user and pwd.getpwuid(user).pw_gid, extra_groups=[] if user else None,
-            cwd=home, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        subprocess.run([*within, *as_user, *command], cwd=home, check=True, **quiet)
 
     port, data = free_port(0), home / "data"
     try:
