@@ -287,8 +287,8 @@ class Store:
             lock.release()
 
     def living_holder(self, run: str) -> str | None:
-        """Who holds the run's lock, if its process lives. It does not touch the lock: a glance must not keep a writer out.
-        Of a holder on another host nobody here knows whether it lives, so its note counts, with its host."""
+        """Who holds the run's lock, if its process lives. It does not touch the lock: a glance must not keep a writer
+        out. Of a holder on another host nobody here knows whether it lives, so its note counts, with its host."""
         try:
             noted = json.loads((self.run_dir(run) / ".lock.json").read_text())
             if (host := noted.get("host", gethostname())) != gethostname():

@@ -43,7 +43,8 @@ def up(
     serve: Annotated[
         list[Role] | None,
         typer.Option(
-            help="pool that this host's workers serve; repeatable; else all, with --join inference and training"
+            metavar="|".join(Role),
+            help="pool that this host's workers serve; repeatable; else all, with --join inference and training",
         ),
     ] = None,
     allow_import: AllowImport = None,

@@ -184,7 +184,10 @@ def up(root: Path, config: Path | None = None, seconds: float = 240, share: Shar
     make_folder(folder / "logs")
     keep_up(root)  # unless the caller says otherwise
     write_stack(root, None)
-    port = 0 if share.join else free_port(USUAL_PORT, share.listen)
+    try:
+        port = 0 if share.join else free_port(USUAL_PORT, share.listen)
+    except OSError as error:
+        raise StackError(str(error)) from None
     address = Stack(pid=0, port=port, data=str(root), listen=share.listen, join=share.join).api_url
     command = [sys.executable, "-m", "flows.stack.supervisor", "--data", str(root), "--port", str(port)]
     command += ["--listen", share.listen, *(["--join", share.join] if share.join else [])]

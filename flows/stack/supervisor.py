@@ -159,11 +159,11 @@ class Supervisor:
         command = [sys.executable, "-m", "flows.stack.provision"]
         return [*command, "--config", str(self.config)] if self.config else command
 
-    def start(self) -> None:
-        """Start everything, each part after those that it needs.
+    def prepare(self) -> None:
+        """Start the server, unless it is another host's, and make it ready for workers.
 
         Raises:
-            StackError: a part did not come up.
+            StackError: it did not come up.
         """
         write_stack(self.root, self.stack)
         end(marked_processes(self.root), 5)  # of a supervisor that was killed
@@ -172,6 +172,14 @@ class Supervisor:
             self.keep("server", serve)
             self.wait_for_server(120)
         self.once("provision", self._provision)
+
+    def start(self) -> None:
+        """Start everything, each part after those that it needs.
+
+        Raises:
+            StackError: a part did not come up.
+        """
+        self.prepare()
         pools = load_config(self.config).pools
         for role in self.share.roles:
             limit = ["--limit", "1"] if role in GPU_ROLES else []

@@ -79,7 +79,7 @@ def test_an_iteration_survives_the_loss_of_a_host(tmp_path: Path, tiny_checkpoin
         done(iteration)
 
         ends = dict(
-            database.sql("select name || ' ' || state_name, state.message from flow_run join flow_run_state state on "
+            database.sql("select flow_run.name || ' ' || state.name, state.message from flow_run join flow_run_state state on "
                          "state.id = flow_run.state_id where state.name <> 'Completed'", "prefect")
         )  # fmt: skip
         assert list(ends) == ["bellman-targets-trial-0 Crashed"]

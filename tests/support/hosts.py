@@ -111,7 +111,8 @@ def hosts(names: Sequence[str], base: Path, variables: Mapping[str, str]) -> Ite
             _connect(number, networks[0], network)
             unshare = ["unshare", "--fork", "--kill-child", "--pid", "--mount", "--mount-proc", "--uts"]
             init = [sys.executable, "-c", _INIT, name, str(private)]
-            started.append(subprocess.Popen(["ip", "netns", "exec", network, *unshare, *init]))
+            command = ["ip", "netns", "exec", network, *unshare, *init]
+            started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
             found = psutil.Process(started[-1].pid)
             wait_until(lambda found=found: found.children(), 30, f"the first process of {name}")
             (first,) = found.children()
