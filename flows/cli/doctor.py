@@ -136,12 +136,13 @@ def model(root: Path, config: Path | None) -> Iterator[Finding]:
 def stack(root: Path, config: Path | None) -> Iterator[Finding]:
     """The local stack, and its port."""
     from flows.stack.control import USUAL_PORT, read_stack
+    from flows.stack.environment import stack_dir
 
     running = read_stack(root)
     if running is not None:
         failed = running.state == "failed"
         remedy = (
-            f"nlac down --data {root}, then nlac up; its logs are in {root / '.stack' / 'logs'}"
+            f"nlac down --data {root}, then nlac up; its logs are in {stack_dir(root) / 'logs'}"
             if failed
             else ""
         )

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
@@ -27,6 +26,7 @@ from flows.stack.control import ALONE, Stack, StackError, write_stack
 from flows.stack.environment import service_environment, stack_dir
 from flows.stack.hosts import LOOK_SECONDS, LOOPBACK, ROLES, GoneWorkers, Share, worker_name
 from flows.stack.processes import become_subreaper, end, listens, marked_processes
+from flows.stack.service import Service
 from schemas.load import PROJECT_ROOT, load_config
 from storage.databases import PREFECT, database
 from storage.store import Store
@@ -34,8 +34,6 @@ from tasks.engines.vllm.servers import servers
 from tasks.loopback import open_loopback
 
 ORPHAN_GRACE_SECONDS = 5.0
-STEADY_SECONDS = 60.0  # a service that lived as long is started again at once when it dies
-FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds; doubled while it keeps dying
 SETTLE_SECONDS = 10.0  # from a service's death, in which its orphans end, and between two looks for lost runs
 GPU_ROLES = ("inference", "training")  # a worker of theirs runs one stage at a time
 LOG_BYTES = 16 << 20  # of a log, and of what was before it
@@ -46,34 +44,6 @@ _SERVER_ENVIRONMENT = {
     "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
     "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
 }
-
-
-@dataclass
-class Service:
-    """A child that is started again if it dies.
-
-    Attributes:
-        command: starts it.
-        child: its process.
-        started: when (monotonic seconds).
-        ended: when it was found dead; None while it lives.
-        deaths: in a row, each sooner than STEADY_SECONDS.
-    """
-
-    command: list[str]
-    child: subprocess.Popen[bytes]
-    started: float = field(default_factory=time.monotonic)
-    ended: float | None = None
-    deaths: int = 0
-
-    def is_due(self, now: float) -> bool:
-        """Whether it is dead and has waited long enough to be started again."""
-        if self.child.poll() is None:
-            return False
-        if self.ended is None:
-            self.ended = now
-            self.deaths = self.deaths + 1 if now - self.started < STEADY_SECONDS else 1
-        return now - self.ended >= min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (self.deaths - 1))
 
 
 class Supervisor:

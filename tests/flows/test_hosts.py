@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from benchmarks.reliability.tables import compare
-from flows.stack.environment import STACK_DIR, STACK_SECRET
+from flows.stack.environment import STACK_SECRET
 from schemas.load import PROJECT_ROOT
 from storage.databases import MLFLOW, PREFECT
 from storage.store import Store
@@ -21,6 +21,11 @@ from tests.support.postgres import PASSWORD, postgres, programs
 from tests.support.stack import CONFIG
 from tests.support.waiting import wait_until
 
+OTHER_ENDS = """
+    select flow_run.name || ' ' || state.name, state.message
+    from flow_run join flow_run_state state on state.id = flow_run.state_id where state.name <> 'Completed'
+"""
+TRACKED = "select count(*) from runs where status = 'FINISHED' and artifact_uri like 'mlflow-artifacts:/%'"
 RULES = {"rules": {"backend": "scripted", "rules": "tests.support.hosts_rules:located"}}
 
 
@@ -78,24 +83,25 @@ def test_an_iteration_survives_the_loss_of_a_host(tmp_path: Path, tiny_checkpoin
         (steer / "wait").unlink()
         done(iteration)
 
-        ends = dict(
-            database.sql("select flow_run.name || ' ' || state.name, state.message from flow_run join flow_run_state state on "
-                         "state.id = flow_run.state_id where state.name <> 'Completed'", "prefect")
-        )  # fmt: skip
+        ends = dict(database.sql(OTHER_ENDS, "prefect"))
         assert list(ends) == ["bellman-targets-trial-0 Crashed"]
         assert str(ends["bellman-targets-trial-0 Crashed"]).startswith("its host is gone")
         assert (steer / f"bootstrap@{other.name}").exists()
-        tracked = (
-            "select count(*) from runs where status = 'FINISHED' and artifact_uri like 'mlflow-artifacts:/%'"
-        )
-        assert database.sql(tracked, "mlflow")[0][0] == 10, "eight stages, the iteration and the training run"
+        assert database.sql(TRACKED, "mlflow") == [(10,)], "eight stages, the iteration and the training run"
         ours = (PASSWORD, "pa%40ss%2Fplanted", variables[STACK_SECRET].partition(":")[2])
-        for path in (path for path in Path(data).rglob("*") if path.is_file()):
-            assert not leaks(path.read_bytes(), *ours), path
+        seen_here = [
+            Path(data),
+            *(Path(f"/proc/{host.init.pid}/root{host.private}") for host in (other, server)),
+        ]
+        for path in (path for folder in seen_here for path in folder.rglob("*") if path.is_file()):
+            assert path.name == "profiles.toml" or not leaks(path.read_bytes(), *ours), path
+        commands = [" ".join(process.cmdline()) for process in server.init.children(recursive=True)]
+        assert any("server start" in command for command in commands)
+        assert not leaks("\n".join(commands).encode(), *ours)
         for host in (other, server):
             done(host.nlac("down"))
 
-    alone = {**os.environ, **variables, STACK_DIR: ""}
+    alone = {**os.environ, "NLAC_TEST_STEER": str(steer), ALLOW_IMPORT: "tests"}
     command = [
         sys.executable,
         "-m",
