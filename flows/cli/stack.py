@@ -131,14 +131,14 @@ def mlflow_ui(
     from flows.stack.joining import own_address
     from flows.stack.private import stack_secret
     from storage.databases import MLFLOW, check_databases
-    from storage.mlflow.place import Place
+    from storage.mlflow.backend import Backend
     from storage.mlflow.server import USUAL_PORT, server_command
     from tasks.ports import free_port
 
-    root, place = open_store(data).root, Place(open_store(data).root)
+    root, backend = open_store(data).root, Backend(open_store(data).root)
     address = own_address(listen) if listen else LOOPBACK
     check_databases(MLFLOW)
-    if place.database() is None and not place.exists:
+    if backend.database() is None and not backend.exists:
         fail(f"{root}: nothing is logged in MLflow yet; run an iteration first: make iteration", FAILED)
     port = free_port(USUAL_PORT, address) if port is None else port
     command, environment = server_command(root, port, stack_secret(root), address)

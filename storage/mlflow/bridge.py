@@ -1,6 +1,6 @@
 """Logs committed stages in MLflow: a run per training run, below it one per iteration, below that one per stage.
 
-    <data>/.mlflow/                     the store and its lock (`storage.mlflow.place`)
+    <data>/.mlflow/                     the store and its lock (`storage.mlflow.backend`)
     <data>/.mlflow/artifacts/<run>/     what is logged with a run: manifest.json, config.yaml
 
 MLflow is a mirror: nothing reads it back. A store that can't be written is a warning in the log, not a failed stage. A
@@ -27,8 +27,8 @@ from schemas.shown import link, visible
 from storage.committed import Committed
 from storage.databases import DatabaseError
 from storage.mlflow import registry
+from storage.mlflow.backend import Backend
 from storage.mlflow.log import FOLDER, TAG_LENGTH, log_committed
-from storage.mlflow.place import Place
 from storage.mlflow.runs import ITERATION, KIND, STAGE, Runs
 from storage.mlflow.server import USUAL_PORT
 from storage.mlflow.traces import EpisodeTrace, write_trace
@@ -56,7 +56,7 @@ def _recording(
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            with self.place.writing():
+            with self.backend.writing():
                 return method(self, *args, **kwargs)
         except (ConfigError, DatabaseError, MlflowException, SQLAlchemyError, OSError, Timeout) as error:
             what = method.__name__.replace("_", " ")
@@ -83,15 +83,15 @@ class Bridge:
         ui_url: str = f"http://127.0.0.1:{USUAL_PORT}",
     ) -> None:
         self.root = data_root.resolve()
-        self.place = Place(self.root)
-        self.home = self.place.home
+        self.backend = Backend(self.root)
+        self.home = self.backend.home
         self.ui_url = ui_url
         self._prompt_texts = prompt_texts
 
     @property
     def uri(self) -> str:
         """The store's SQLAlchemy address, which may hold a password."""
-        return self.place.uri()
+        return self.backend.uri()
 
     @cached_property
     def _runs(self) -> Runs:

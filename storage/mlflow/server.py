@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from storage.guard import SECRET
-from storage.mlflow.place import Place
+from storage.mlflow.backend import Backend
 
 USUAL_PORT = 4218
 
@@ -25,16 +25,16 @@ def server_command(
     Raises:
         DatabaseError: NLAC_MLFLOW_DATABASE is wrong.
     """
-    place = Place(data_root)
+    backend = Backend(data_root)
     command = [
         sys.executable, "-m", "mlflow", "server",
-        "--serve-artifacts", "--artifacts-destination", (place.home / "artifacts").as_uri(),
+        "--serve-artifacts", "--artifacts-destination", (backend.home / "artifacts").as_uri(),
         "--host", address, "--port", str(port), "--workers", "1", "--app-name", "nlac",
     ]  # fmt: skip
     if address != "127.0.0.1":
         own = f"{address}:{port}"
         command += ["--allowed-hosts", f"localhost:*,{own}", "--cors-allowed-origins", f"http://{own}"]
-    given = {"MLFLOW_BACKEND_STORE_URI": place.uri(), SECRET: secret}  # no command line shows a password
+    given = {"MLFLOW_BACKEND_STORE_URI": backend.uri(), SECRET: secret}  # no command line shows a password
     return command, {**_without_mlflow(os.environ), **_SWITCHES, **given}
 
 

@@ -12,8 +12,8 @@ from schemas.config import Config
 from schemas.load import ConfigError
 from schemas.secret_values import secret_value
 from storage.databases import MLFLOW, PREFECT, DatabaseError, check_databases, database
+from storage.mlflow.backend import Backend
 from storage.mlflow.bridge import Bridge
-from storage.mlflow.place import Place
 from storage.mlflow.server import server_command
 from storage.store import Store
 from tests.support.committed import commit_rows
@@ -139,23 +139,23 @@ def test_mlflow_s_records_are_in_the_database_alone_and_its_password_nowhere(
 def test_without_the_variable_no_second_store_begins(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = Place(store.root)
-    place.home.mkdir(parents=True)
-    (place.home / "database").write_text("postgresql://nlac:***@db.example/mlflow\n")
+    backend = Backend(store.root)
+    backend.home.mkdir(parents=True)
+    (backend.home / "database").write_text("postgresql://nlac:***@db.example/mlflow\n")
     monkeypatch.delenv(MLFLOW, raising=False)
-    assert place.exists and Bridge(store.root).aliased_sources() is None
+    assert backend.exists and Bridge(store.root).aliased_sources() is None
     assert f"{MLFLOW} is not set" in caplog.text and "db.example" in caplog.text
-    assert not (place.home / "mlflow.db").exists()
+    assert not (backend.home / "mlflow.db").exists()
 
 
 def test_one_host_at_a_time_writes_to_the_database(
     server: Postgres, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MLFLOW, server.create("held"))
-    monkeypatch.setattr("storage.mlflow.place.LOCK_SECONDS", 1)
-    elsewhere = Place(store.root.parent / "another host")
+    monkeypatch.setattr("storage.mlflow.backend.LOCK_SECONDS", 1)
+    elsewhere = Backend(store.root.parent / "another host")
     with (
-        Place(store.root).writing(),
+        Backend(store.root).writing(),
         pytest.raises(DatabaseError, match="lock timeout"),
         elsewhere.writing(),
     ):

@@ -19,7 +19,7 @@ LOCK_SECONDS = 60.0
 _LOCK_KEY = 0x6E6C6163  # "nlac"; who else uses the database takes another
 
 
-class Place:
+class Backend:
     """The MLflow store of a data root.
 
     Args:
