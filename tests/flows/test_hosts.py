@@ -11,7 +11,7 @@ import yaml
 
 from benchmarks.reliability.tables import compare
 from flows.stack.environment import STACK_SECRET
-from schemas.load import PROJECT_ROOT
+from schemas.load import PROJECT_ROOT, data_root
 from storage.databases import MLFLOW, PREFECT
 from storage.store import Store
 from tasks.imports import ALLOW_IMPORT
@@ -90,7 +90,7 @@ def test_an_iteration_survives_the_loss_of_a_host(tmp_path: Path, tiny_checkpoin
         assert database.sql(TRACKED, "mlflow") == [(10,)], "eight stages, the iteration and the training run"
         ours = (PASSWORD, "pa%40ss%2Fplanted", variables[STACK_SECRET].partition(":")[2])
         seen_here = [
-            Path(data),
+            data_root(data),
             *(Path(f"/proc/{host.init.pid}/root{host.private}") for host in (other, server)),
         ]
         for path in (path for folder in seen_here for path in folder.rglob("*") if path.is_file()):
@@ -111,5 +111,5 @@ def test_an_iteration_survives_the_loss_of_a_host(tmp_path: Path, tiny_checkpoin
         "1",
     ]
     subprocess.run(command, cwd=PROJECT_ROOT, env=alone, check=True)
-    difference = compare(Store(Path(data)), Store(tmp_path / "undisturbed"), "trial")
+    difference = compare(Store(data_root(data)), Store(tmp_path / "undisturbed"), "trial")
     assert difference.tables > 10 and not difference.differing, difference
