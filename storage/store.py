@@ -254,7 +254,7 @@ class Store:
                 f"run '{run}' is being written by {held_by}; wait for it, cancel it, or use another run name"
             ) from None
         try:
-            replace_text(note, json.dumps({"holder": holder, "pid": os.getpid()}))
+            replace_text(note, json.dumps({"holder": holder, "pid": os.getpid(), "host": gethostname()}))
             self.sweep(run)
             yield
         finally:
@@ -287,10 +287,12 @@ class Store:
             lock.release()
 
     def living_holder(self, run: str) -> str | None:
-        """Who holds the run's lock, if its process lives on this machine. It does not touch the lock: a glance must not
-        keep a writer out."""
+        """Who holds the run's lock, if its process lives. It does not touch the lock: a glance must not keep a writer
+        out. Of a holder on another host nobody here knows whether it lives, so its note counts, with its host."""
         try:
             noted = json.loads((self.run_dir(run) / ".lock.json").read_text())
+            if (host := noted.get("host", gethostname())) != gethostname():
+                return f"{noted['holder']} on {host}"
             return str(noted["holder"]) if _lives(int(noted["pid"])) else None
         except (FileNotFoundError, json.JSONDecodeError, KeyError):
             return None

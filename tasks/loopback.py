@@ -1,4 +1,4 @@
-"""Requests to servers of our own on 127.0.0.1, which never go through a proxy (`http_proxy`)."""
+"""Requests to servers of our own, on 127.0.0.1 or a host of the stack; never through a proxy (`http_proxy`)."""
 
 import urllib.request
 from http.client import HTTPResponse

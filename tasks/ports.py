@@ -3,8 +3,8 @@
 import socket
 
 
-def free_port(preferred: int) -> int:
-    """The preferred port of 127.0.0.1 if it is free, else any free one.
+def free_port(preferred: int, address: str = "127.0.0.1") -> int:
+    """The preferred port of an address of this machine if it is free, else any free one.
 
     Raises:
         OSError: there is none.
@@ -13,8 +13,8 @@ def free_port(preferred: int) -> int:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind((address, port))
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise OSError("no free port on 127.0.0.1")
+    raise OSError(f"no free port on {address}, or it is no IPv4 address of this machine")

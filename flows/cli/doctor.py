@@ -136,12 +136,13 @@ def model(root: Path, config: Path | None) -> Iterator[Finding]:
 def stack(root: Path, config: Path | None) -> Iterator[Finding]:
     """The local stack, and its port."""
     from flows.stack.control import USUAL_PORT, read_stack
+    from flows.stack.environment import stack_dir
 
     running = read_stack(root)
     if running is not None:
         failed = running.state == "failed"
         remedy = (
-            f"nlac down --data {root}, then nlac up; its logs are in {root / '.stack' / 'logs'}"
+            f"nlac down --data {root}, then nlac up; its logs are in {stack_dir(root) / 'logs'}"
             if failed
             else ""
         )
@@ -167,6 +168,22 @@ def _port(number: int, before: str, by: str, remedy: str) -> Finding:
     return Finding("note" if taken else "ok", said, remedy if taken else "")
 
 
+def databases(root: Path, config: Path | None) -> Iterator[Finding]:
+    """Where Prefect and MLflow keep their records."""
+    from schemas.load import ConfigError
+    from storage.databases import MLFLOW, PREFECT, DatabaseError, database
+
+    for variable in (PREFECT, MLFLOW):
+        try:
+            if (known := database(variable)) is not None:
+                known.check()
+            yield Finding(
+                "ok", f"{variable}: {known.shown if known else 'not set, so SQLite below the data root'}"
+            )
+        except (ConfigError, DatabaseError) as error:
+            yield Finding("bad", f"{variable}: it can't be used", str(error))
+
+
 def access(root: Path, config: Path | None) -> Iterator[Finding]:
     """Whether other users of the machine can read the data root, and what nobody else should."""
     from flows.stack.private import exposed
@@ -185,13 +202,13 @@ def access(root: Path, config: Path | None) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Path, Path | None], Iterator[Finding]], ...] = (
-    python, packages, processor, gpu, memory, disk, access, model, stack, mlflow,
+    python, packages, processor, gpu, memory, disk, access, model, databases, stack, mlflow,
 )  # fmt: skip
 
 
 def doctor(config: ConfigFile = None, format: ListAs = ListFormat.table, data: Data = None) -> None:
-    """Check this machine: Python, packages, processor, GPU, memory, disk, access, model, stack and MLflow's port, each
-    with its remedy."""
+    """Check this machine: Python, packages, processor, GPU, memory, disk, access, model, databases, stack and MLflow's
+    port, each with its remedy."""
     root, found = data_root(data), []
     for check in CHECKS:
         for finding in check(root, config):

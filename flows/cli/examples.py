@@ -6,6 +6,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "up": (
         "nlac up",
         "nlac up --data /scratch/nlac --config configs/cluster/qwen2.5-7b-twenty-questions.yaml",
+        "nlac up --listen 10.0.0.1",
+        "nlac up --join http://10.0.0.1:4217 --serve training",
     ),
     "down": ("nlac down",),
     "iterate": (

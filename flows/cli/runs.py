@@ -122,7 +122,7 @@ def delete(
         return
     remove_run(store, run)
     bridge = Bridge(store.root)
-    if (bridge.home / "mlflow.db").exists() and bridge.forget_run(run) is None:
+    if bridge.backend.exists and bridge.forget_run(run) is None:
         fail(f"run '{run}' is deleted, but MLflow's records of it are not; see the warning above", FAILED)
     typer.echo(f"run '{run}' is deleted")
 
@@ -153,7 +153,7 @@ def _aliased(store: "Store") -> list[Path]:
     from storage.mlflow.bridge import Bridge
 
     bridge = Bridge(store.root)
-    if not (bridge.home / "mlflow.db").exists():
+    if not bridge.backend.exists:
         return []
     sources = bridge.aliased_sources()
     if sources is None:

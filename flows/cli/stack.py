@@ -3,30 +3,74 @@
 import os
 import shlex
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.cli.options import FAILED, AllowImport, ConfigFile, Data, fail, load, open_store
+from flows.cli.options import FAILED, USAGE, AllowImport, ConfigFile, Data, fail, load, open_store
 from schemas.load import PROJECT_ROOT, data_root, find_file
 
 
-def up(data: Data = None, config: ConfigFile = None, allow_import: AllowImport = None) -> None:
+class Role(StrEnum):
+    """A work pool, by what its stages do."""
+
+    orchestration = "orchestration"
+    inference = "inference"
+    training = "training"
+
+
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS", help="listen for other hosts, on this IPv4 address; else for this one alone"
+    ),
+]
+
+
+def up(
+    data: Data = None,
+    config: ConfigFile = None,
+    listen: Listen = None,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="start workers alone, for the Prefect server of another host; NLAC_STACK_SECRET has its secret",
+        ),
+    ] = None,
+    serve: Annotated[
+        list[Role] | None,
+        typer.Option(
+            metavar="|".join(Role),
+            help="pool that this host's workers serve; repeatable; else all, with --join inference and training",
+        ),
+    ] = None,
+    allow_import: AllowImport = None,
+) -> None:
     """Start the local stack: Prefect server, work pools, workers, deployments. It stays until `nlac down`."""
     from flows.stack import control
     from flows.stack.environment import profiles_path, stack_dir
+    from flows.stack.hosts import JOINED_ROLES, LOOPBACK, ROLES, Share, worker_name
+    from flows.stack.joining import api_address, own_address
     from tasks.pipeline.checks import check_config
 
     root = data_root(data)
+    if join and listen:
+        fail("--listen and --join: a host has the server, or joins another's; give one of the two", USAGE)
+    roles = tuple(map(str, serve)) if serve else JOINED_ROLES if join else ROLES
+    share = Share(own_address(listen) if listen else LOOPBACK, api_address(join) if join else None, roles)
     running = control.read_stack(root)
     if running is not None:
         control.keep_up(root)
         typer.echo("The local stack is up already.")
+        if (listen or join) and (running.listen, running.join) != (share.listen, share.join):
+            fail(f"It is at {running.api_url}, not as asked for; first: nlac down", FAILED)
     else:
         check_config(load(config), root)
         typer.echo("Starting the local stack ...")
-        running = control.up(root, _absolute(config))
+        running = control.up(root, _absolute(config), share=share)
     home = stack_dir(root)
     typer.echo(f"Prefect API   {running.api_url}")
     typer.echo(f"Prefect UI    {running.ui_url}")
@@ -34,6 +78,11 @@ def up(data: Data = None, config: ConfigFile = None, allow_import: AllowImport =
     typer.echo(f"PREFECT_HOME  {home / 'prefect'}")
     typer.echo(f"data root     {root}")
     typer.echo(f"logs          {home / 'logs'}")
+    if not share.is_alone:
+        typer.echo(f"workers       {', '.join(map(worker_name, share.roles))}")
+    if share.listen != LOOPBACK:
+        typer.echo("\nOther hosts join with the secret in NLAC_STACK_SECRET (docs/hosts.md):")
+        typer.echo(f"nlac up --join {running.ui_url}")
     lacking = control.lacking_settings(running)
     if lacking:
         typer.echo("\nFor plain `prefect` commands in this shell, first:")
@@ -74,19 +123,26 @@ def mlflow_ui(
         int | None, typer.Option(help="else 4218, or a free one where that is taken", min=1, max=65535)
     ] = None,
     data: Data = None,
+    listen: Listen = None,
 ) -> None:
     """Show the data root's MLflow store in a browser, until Ctrl-C."""
     from flows.stack.environment import profiles_path
+    from flows.stack.hosts import LOOPBACK
+    from flows.stack.joining import own_address
     from flows.stack.private import stack_secret
-    from storage.mlflow.server import DATABASE, USUAL_PORT, server_command
+    from storage.databases import MLFLOW, check_databases
+    from storage.mlflow.backend import Backend
+    from storage.mlflow.server import USUAL_PORT, server_command
     from tasks.ports import free_port
 
-    root = open_store(data).root
-    if not (root / ".mlflow" / DATABASE).exists():
+    root, backend = open_store(data).root, Backend(open_store(data).root)
+    address = own_address(listen) if listen else LOOPBACK
+    check_databases(MLFLOW)
+    if backend.database() is None and not backend.exists:
         fail(f"{root}: nothing is logged in MLflow yet; run an iteration first: make iteration", FAILED)
-    port = free_port(USUAL_PORT) if port is None else port
-    command, environment = server_command(root, port, stack_secret(root))
-    typer.echo(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it)")
+    port = free_port(USUAL_PORT, address) if port is None else port
+    command, environment = server_command(root, port, stack_secret(root), address)
+    typer.echo(f"MLflow UI: http://{address}:{port}  (Ctrl-C stops it)")
     typer.echo(f"It asks for the user and password (user:password) in {profiles_path(root)}")
     sys.stdout.flush()
     os.execve(command[0], command, environment)

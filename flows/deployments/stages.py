@@ -6,6 +6,7 @@ state is "Reused". One that failed by a fault that may pass is "Interrupted".
 """
 
 import inspect
+import os
 from contextlib import AbstractContextManager, nullcontext
 
 from prefect import flow
@@ -19,13 +20,16 @@ from flows.deployments.background import run_beside
 from flows.deployments.names import name_this_run
 from flows.deployments.parameters import Iteration, RunName, Seed, resolve
 from flows.deployments.reporting import Reporter, publish_result, stage_log_shown
-from flows.deployments.tracking import PromptTexts, run_id
-from flows.stack import GPU_LIMIT
+from flows.deployments.tracking import PromptTexts, mlflow_page, run_id
+from flows.stack import gpu_limit
+from flows.stack.control import read_stack
+from flows.stack.environment import STACK_MARK
 from schemas.config import Config
 from schemas.load import data_root
 from schemas.manifest import OrchestrationIds
 from storage.mlflow.bridge import Bridge
 from storage.store import Committed, Store
+from tasks.engines.vllm.servers import serving
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.decision import Decision, decide
 from tasks.pipeline.iterations import begin_iteration, frozen_config, settle
@@ -41,11 +45,12 @@ LEASE_SECONDS = 60.0
 
 
 def gpu_slot(config: Config, stage: str) -> AbstractContextManager[None]:
-    """Holds the GPU while a stage works, where both GPU pools share one. `nlac up` makes the limit."""
-    if not config.pools.shared_gpu or STAGES[stage].pool == "orchestration":
+    """Holds this host's GPU while a stage works, where both GPU pools share one. `nlac up` makes the limit. A process
+    that no stack of this host started, such as a pod, has its GPU alone."""
+    if not config.pools.shared_gpu or STAGES[stage].pool == "orchestration" or STACK_MARK not in os.environ:
         return nullcontext()
     return concurrency(
-        GPU_LIMIT, strict=True, lease_duration=LEASE_SECONDS, raise_on_lease_renewal_failure=False
+        gpu_limit(), strict=True, lease_duration=LEASE_SECONDS, raise_on_lease_renewal_failure=False
     )
 
 
@@ -68,6 +73,7 @@ def compute(
     stage, iteration = decision.key.stage, decision.key.iteration
     reporter = Reporter(store.root, config.run, iteration)
     alone = mlflow_run is None
+    stack = None if alone else read_stack(store.root)
     tracked = (
         bridge.start_stage(config.run, iteration, stage, flow_run.id, flow_run.ui_url)
         if mlflow_run is None
@@ -75,7 +81,13 @@ def compute(
     )
     orchestration = OrchestrationIds(prefect_flow_run_id=flow_run.id, mlflow_run_id=tracked)
     try:
-        with stage_log_shown():
+        # The iteration, which may be on another host, holds the servers of its own host alone.
+        held = (
+            serving(config.engines.values(), config.model, store.cache_dir, stack.pid)
+            if stack
+            else nullcontext()
+        )
+        with stage_log_shown(), held:
             result = run_beside(
                 lambda: carry_out(
                     store, config, decision, report=reporter.report, orchestration=orchestration
@@ -128,7 +140,7 @@ def stage_flow(stage: str) -> "Flow[..., State]":
             if parent is None and not another:
                 resolved = begin_iteration(store, resolved, number)
             resolved = settle(store, resolved, number)
-            bridge = Bridge(store.root, PromptTexts(resolved))
+            bridge = Bridge(store.root, PromptTexts(resolved), mlflow_page())
             decision = decide(store, resolved, stage, number, force=force, frozen=not another)
             if decision.reuse and decision.committed is not None:
                 store.adopt(decision.committed)

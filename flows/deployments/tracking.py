@@ -9,14 +9,18 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from prefect.client.schemas.objects import FlowRun
+from prefect.settings import PREFECT_API_URL
 from prefect.utilities.urls import url_for
 
 from flows.deployments.reporting import not_fatal
+from flows.stack.hosts import LOOPBACK
 from prompts import template_text
 from schemas.config import Config
 from storage.mlflow.bridge import Bridge
+from storage.mlflow.server import USUAL_PORT
 from storage.store import Committed, Store
 from tasks.environments import make_environment
 from tasks.prompting.rendering import role_templates
@@ -28,6 +32,12 @@ UNTRACKED = ""
 def run_id(address: str) -> str | None:
     """The id at the end of an MLflow run's address; None for UNTRACKED."""
     return address.rpartition("/")[2] or None
+
+
+def mlflow_page() -> str:
+    """Where `nlac mlflow-ui` is expected: on the host of the stack's server, at its usual port."""
+    host = urlsplit(PREFECT_API_URL.value() or "").hostname or LOOPBACK
+    return f"http://{host}:{USUAL_PORT}"
 
 
 class PromptTexts:
@@ -61,7 +71,7 @@ class Tracking:
 
     def __init__(self, store: Store, config: Config, iteration: int) -> None:
         self._store, self._config, self._iteration = store, config, iteration
-        self._bridge = Bridge(store.root, PromptTexts(config))
+        self._bridge = Bridge(store.root, PromptTexts(config), mlflow_page())
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mlflow")
         self._put_off: list[Callable[[], object]] = []
         self._written: list[Future[object]] = []

@@ -1,4 +1,9 @@
-"""The local stack: Prefect server, work pools, workers, and the supervisor that owns them."""
+"""The stack: Prefect server, work pools, workers on one host or several, and the supervisor that owns a host's part."""
 
-GPU_LIMIT = "nlac-gpu"
-"""Global concurrency limit that keeps the stages of both GPU pools apart where they share one device."""
+from socket import gethostname
+
+
+def gpu_limit() -> str:
+    """The global concurrency limit that keeps the stages of both GPU pools apart on this host, where they share one
+    device."""
+    return f"nlac-gpu@{gethostname()}"

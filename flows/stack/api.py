@@ -1,21 +1,15 @@
 """Requests to the stack's Prefect API over plain HTTP, for commands that are quicker without Prefect's client."""
 
-import base64
 import json
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 from flows.stack.control import Stack
-from flows.stack.private import stack_secret
+from flows.stack.private import secret_header
 from tasks.loopback import open_loopback
 
 CLIENT = "nlac"  # the name under which CSRF tokens are drawn
-
-
-def secret_header(data: Path) -> dict[str, str]:
-    """What every request to the servers of a data root's stack needs."""
-    return {"Authorization": f"Basic {base64.b64encode(stack_secret(data).encode()).decode()}"}
 
 
 def ask(stack: Stack, path: str, body: object = None, seconds: float = 10.0) -> Any:

@@ -20,9 +20,12 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict
 
 from flows.stack.environment import PROFILE, client_environment, profiles_path, stack_dir
-from flows.stack.private import make_private, make_stack_dir, stack_secret
+from flows.stack.hosts import LOOPBACK, Share
+from flows.stack.joining import StackError, check_server
+from flows.stack.private import make_private, make_stack_dir, stack_secret, take_secret
 from flows.stack.processes import end, marked_processes
 from schemas.load import PROJECT_ROOT
+from storage.databases import MLFLOW, PREFECT, check_databases
 from storage.files import make_folder, replace_text
 from tasks.engines.vllm import leases
 from tasks.ports import free_port
@@ -31,32 +34,33 @@ USUAL_PORT = 4217
 """The port of `nlac up` where it is free; pyproject.toml names the same one for plain `prefect` commands."""
 
 
+ALONE = Share()
+
 TEMPORARY = "temporary"
 """File that says that the last command that uses the stack stops it."""
 
 
-class StackError(Exception):
-    """The stack can't be started or stopped; the message says why and what to do."""
-
-
 class Stack(BaseModel):
-    """The content of `stack.json`."""
+    """The content of `stack.json`. `listen` and `join` are those of `flows.stack.hosts.Share`; of a stack that joined
+    another, `port` is 0."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     pid: int
     port: int
     data: str
+    listen: str = LOOPBACK
+    join: str | None = None
     state: Literal["starting", "ready", "failed"] = "starting"
     error: str | None = None
 
     @property
     def api_url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/api"
+        return self.join or f"http://{self.listen}:{self.port}/api"
 
     @property
     def ui_url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return self.api_url.removesuffix("/api")
 
 
 def write_stack(root: Path, stack: Stack | None) -> None:
@@ -156,29 +160,42 @@ def lacking_settings(stack: Stack) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if found.get(name) != value}
 
 
-def up(root: Path, config: Path | None = None, seconds: float = 240) -> Stack:
+def up(root: Path, config: Path | None = None, seconds: float = 240, share: Share = ALONE) -> Stack:
     """Start the stack and wait until it is ready.
 
     Args:
         root: the data root.
         config: absolute path of the configuration whose work pools are served; None: the default one.
         seconds: how long to wait.
+        share: what this host starts of it.
 
     Raises:
         StackError: it did not come up; every part that did is stopped again.
+        DatabaseError: a database that is named can't be used; nothing was started.
+        ConfigError: the secret that is given can't be used; nothing was started.
     """
+    check_databases(*((MLFLOW,) if share.join else (PREFECT, MLFLOW)))
     folder = make_stack_dir(root)
+    given = take_secret(root)
+    if share.join:
+        check_server(root, share.join, given)
     stack_secret(root)
     make_private(root)
     make_folder(folder / "logs")
     keep_up(root)  # unless the caller says otherwise
     write_stack(root, None)
-    port = free_port(USUAL_PORT)
+    try:
+        port = 0 if share.join else free_port(USUAL_PORT, share.listen)
+    except OSError as error:
+        raise StackError(str(error)) from None
+    address = Stack(pid=0, port=port, data=str(root), listen=share.listen, join=share.join).api_url
     command = [sys.executable, "-m", "flows.stack.supervisor", "--data", str(root), "--port", str(port)]
+    command += ["--listen", share.listen, *(["--join", share.join] if share.join else [])]
+    command += [word for role in share.roles for word in ("--serve", role)]
     with (folder / "logs" / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
             [*command, "--config", str(config)] if config else command, cwd=PROJECT_ROOT,
-            env=client_environment(root, f"http://127.0.0.1:{port}/api"), stdin=subprocess.DEVNULL,
+            env=client_environment(root, address), stdin=subprocess.DEVNULL,
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     deadline = time.monotonic() + seconds

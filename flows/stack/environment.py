@@ -2,8 +2,11 @@
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from flows.stack.hosts import HEARTBEAT_SECONDS, LOOPBACK
 from schemas.load import STARTED_IN
+from storage.databases import PREFECT
 from tasks.engines.models import model_cache
 
 STACK_MARK = "NLAC_STACK"
@@ -11,6 +14,12 @@ STACK_MARK = "NLAC_STACK"
 
 PROFILE = "nlac"
 """Name of the Prefect profile that holds the stack's secret, and of the user whom the secret belongs to."""
+
+STACK_SECRET = "NLAC_STACK_SECRET"
+"""Holds the secret of the stack's servers, "user:password", or the path of a private file that does."""
+
+STACK_DIR = "NLAC_STACK_DIR"
+"""Names the stack's folder of this host, where hosts share the data root."""
 
 _CACHES = {
     "XDG_CACHE_HOME": "",
@@ -25,8 +34,8 @@ _CACHES = {
 
 
 def stack_dir(root: Path) -> Path:
-    """The folder of a data root's stack: database, logs, progress and state."""
-    return root / ".stack"
+    """The folder of this host's stack: database, logs, progress and state."""
+    return Path(os.environ.get(STACK_DIR) or root / ".stack")
 
 
 def profiles_path(root: Path) -> Path:
@@ -63,6 +72,7 @@ def client_environment(root: Path, api_url: str) -> dict[str, str]:
     """
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
     home = stack_dir(root) / "prefect"
+    own_hosts = dict.fromkeys((LOOPBACK, urlsplit(api_url).hostname or LOOPBACK))
     ours = {
         "NLAC_DATA": str(root),
         STARTED_IN: os.environ.get(STARTED_IN) or str(Path.cwd()),
@@ -76,7 +86,7 @@ def client_environment(root: Path, api_url: str) -> dict[str, str]:
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         # The lower-case name wins over the other. No request to the stack goes through a proxy.
         "no_proxy": ",".join(
-            filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1"))
+            filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), *own_hosts))
         ),
         "PYTHONUNBUFFERED": "1",
     }
@@ -103,6 +113,13 @@ def service_environment(root: Path, api_url: str) -> dict[str, str]:
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
         "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "5",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
+        "PREFECT_WORKER_HEARTBEAT_SECONDS": str(HEARTBEAT_SECONDS),
         "PREFECT_WORKER_QUERY_SECONDS": "2",
     }
-    return {**client_environment(root, api_url), **ours}
+    theirs = client_environment(root, api_url)
+    for secret in (
+        PREFECT,
+        STACK_SECRET,
+    ):  # the server gets the first from the supervisor; a profile holds the second
+        theirs.pop(secret, None)
+    return {**theirs, **ours}

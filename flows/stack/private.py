@@ -6,6 +6,8 @@ Prefect, which every process of the stack reads (PREFECT_PROFILES_PATH), as do p
 stack stops, since browsers remember it.
 """
 
+import base64
+import re
 import secrets
 import tomllib
 from collections.abc import Iterator
@@ -13,9 +15,12 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from flows.stack.environment import PROFILE, profiles_path, stack_dir
+from flows.stack.environment import PROFILE, STACK_SECRET, profiles_path, stack_dir
+from schemas.load import ConfigError
+from schemas.secret_values import secret_value
 from storage.files import PRIVATE_FILE, PRIVATE_FOLDER, make_folder, replace_text
 
+_SECRET = re.compile(r"[\w-]+:[\w-]{16,}", re.ASCII)
 _OF_CLIENTS, _OF_SERVER = "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"
 
 
@@ -27,14 +32,43 @@ def make_stack_dir(root: Path) -> Path:
 
 
 def stack_secret(root: Path) -> str:
-    """The secret of a data root's servers, as "user:password"; drawn at its first use."""
+    """The secret of the stack's servers, as "user:password"; drawn at its first use."""
     path = profiles_path(root)
     with FileLock(make_stack_dir(root) / "secret.lock"):
         if not path.exists():
-            drawn = f"{PROFILE}:{secrets.token_urlsafe(32)}"
-            settings = "".join(f'{name} = "{drawn}"\n' for name in (_OF_CLIENTS, _OF_SERVER))
-            replace_text(path, f'active = "{PROFILE}"\n\n[profiles.{PROFILE}]\n{settings}', PRIVATE_FILE)
+            _write(path, f"{PROFILE}:{secrets.token_urlsafe(32)}")
     return str(tomllib.loads(path.read_text(encoding="utf-8"))["profiles"][PROFILE][_OF_CLIENTS])
+
+
+def take_secret(root: Path) -> bool:
+    """Make what NLAC_STACK_SECRET gives the secret of the stack that starts.
+
+    Returns:
+        whether there is a secret, so that none would be drawn now.
+
+    Raises:
+        ConfigError: what it gives can't be used.
+    """
+    given, path = secret_value(STACK_SECRET), profiles_path(root)
+    if given is None:
+        return path.exists()
+    if not _SECRET.fullmatch(given):
+        raise ConfigError(
+            f"{STACK_SECRET}: it must be user:password, of letters, digits, - and _, 16 or more of them in the password"
+        )
+    make_stack_dir(root)
+    _write(path, given)
+    return True
+
+
+def _write(path: Path, secret: str) -> None:
+    settings = "".join(f'{name} = "{secret}"\n' for name in (_OF_CLIENTS, _OF_SERVER))
+    replace_text(path, f'active = "{PROFILE}"\n\n[profiles.{PROFILE}]\n{settings}', PRIVATE_FILE)
+
+
+def secret_header(root: Path) -> dict[str, str]:
+    """What every request to the stack's servers needs."""
+    return {"Authorization": f"Basic {base64.b64encode(stack_secret(root).encode()).decode()}"}
 
 
 def exposed(root: Path) -> Iterator[Path]:

@@ -1,4 +1,6 @@
-"""The process that owns the local stack: a Prefect server, one worker per pool, and the deployments.
+"""The process that owns this host's stack: a Prefect server, one worker per pool, and the deployments.
+
+On a host that joins another's server it owns workers alone.
 
 `nlac up` starts it detached as `python -m flows.stack.supervisor`. On SIGTERM (`nlac down`) it stops all that it
 started, also descendants in sessions of their own. It holds `<data>/.stack/lock` while it lives, which tells others
@@ -13,25 +15,28 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
 import psutil
 from filelock import FileLock
 
-from flows.stack.control import Stack, StackError, write_stack
+from flows.stack.api import ask
+from flows.stack.control import ALONE, Stack, write_stack
 from flows.stack.environment import service_environment, stack_dir
+from flows.stack.hosts import LOOK_SECONDS, LOOPBACK, ROLES, GoneWorkers, Share, worker_name
+from flows.stack.joining import StackError
 from flows.stack.processes import become_subreaper, end, listens, marked_processes
+from flows.stack.service import Service
 from schemas.load import PROJECT_ROOT, load_config
+from storage.databases import PREFECT, database
 from storage.store import Store
 from tasks.engines.vllm.servers import servers
 from tasks.loopback import open_loopback
 
 ORPHAN_GRACE_SECONDS = 5.0
-STEADY_SECONDS = 60.0  # a service that lived as long is started again at once when it dies
-FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds; doubled while it keeps dying
 SETTLE_SECONDS = 10.0  # from a service's death, in which its orphans end, and between two looks for lost runs
+GPU_ROLES = ("inference", "training")  # a worker of theirs runs one stage at a time
 LOG_BYTES = 16 << 20  # of a log, and of what was before it
 _PREFECT = [sys.executable, "-m", "prefect"]
 _SERVER_ENVIRONMENT = {
@@ -42,34 +47,6 @@ _SERVER_ENVIRONMENT = {
 }
 
 
-@dataclass
-class Service:
-    """A child that is started again if it dies.
-
-    Attributes:
-        command: starts it.
-        child: its process.
-        started: when (monotonic seconds).
-        ended: when it was found dead; None while it lives.
-        deaths: in a row, each sooner than STEADY_SECONDS.
-    """
-
-    command: list[str]
-    child: subprocess.Popen[bytes]
-    started: float = field(default_factory=time.monotonic)
-    ended: float | None = None
-    deaths: int = 0
-
-    def is_due(self, now: float) -> bool:
-        """Whether it is dead and has waited long enough to be started again."""
-        if self.child.poll() is None:
-            return False
-        if self.ended is None:
-            self.ended = now
-            self.deaths = self.deaths + 1 if now - self.started < STEADY_SECONDS else 1
-        return now - self.ended >= min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (self.deaths - 1))
-
-
 class Supervisor:
     """Starts, watches and stops the stack of one data root.
 
@@ -77,25 +54,30 @@ class Supervisor:
         root: the data root.
         port: port of the Prefect server.
         config: configuration whose pools are served; None: the default one.
+        share: what this host starts of the stack.
     """
 
-    def __init__(self, root: Path, port: int, config: Path | None) -> None:
-        self.root, self.port, self.config = root, port, config
-        self.stack = Stack(pid=os.getpid(), port=port, data=str(root))
+    def __init__(self, root: Path, port: int, config: Path | None, share: Share = ALONE) -> None:
+        self.root, self.port, self.config, self.share = root, port, config, share
+        self.stack = Stack(pid=os.getpid(), port=port, data=str(root), listen=share.listen, join=share.join)
         self.environment = service_environment(root, self.stack.api_url)
         self.services: dict[str, Service] = {}
         self.stopping = Event()
         self._orphans: dict[int, float] = {}
         self._unsettled: float | None = None  # when to look for lost runs (monotonic seconds)
         self._settling: subprocess.Popen[bytes] | None = None
+        self._hosts, self._next_look = GoneWorkers(), 0.0  # monotonic seconds
+        self._gone: set[str] = set()
 
     def spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         """Start a child with a log, in a session of its own: Ctrl-C in the user's terminal does not reach it."""
         environment, umask = self.environment, -1
         if name == "server":
-            own_page = f"http://127.0.0.1:{self.port},http://localhost:{self.port}"
+            own_pages = [f"http://{name}:{self.port}" for name in (LOOPBACK, "localhost", self.share.listen)]
             environment = environment | _SERVER_ENVIRONMENT
-            environment["PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS"] = own_page
+            environment["PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS"] = ",".join(dict.fromkeys(own_pages))
+            if (kept_in := database(PREFECT)) is not None:
+                environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = kept_in.for_prefect
             umask = 0o077  # its database is its user's alone
         log = stack_dir(self.root) / "logs" / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -148,27 +130,34 @@ class Supervisor:
         command = [sys.executable, "-m", "flows.stack.provision"]
         return [*command, "--config", str(self.config)] if self.config else command
 
+    def prepare(self) -> None:
+        """Start the server, unless it is another host's, and make it ready for workers.
+
+        Raises:
+            StackError: it did not come up.
+        """
+        write_stack(self.root, self.stack)
+        end(marked_processes(self.root), 5)  # of a supervisor that was killed
+        if self.share.join is None:
+            serve = [*_PREFECT, "server", "start", "--host", self.share.listen, "--port", str(self.port)]
+            self.keep("server", serve)
+            self.wait_for_server(120)
+        self.once("provision", self._provision)
+
     def start(self) -> None:
         """Start everything, each part after those that it needs.
 
         Raises:
             StackError: a part did not come up.
         """
-        write_stack(self.root, self.stack)
-        end(marked_processes(self.root), 5)  # of a supervisor that was killed
-        # Their leases too: slots are counted anew, and one that expired later would free another's.
-        shutil.rmtree(stack_dir(self.root) / "prefect" / "concurrency_leases", ignore_errors=True)
-        serve = [*_PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
-        self.keep("server", serve)
-        self.wait_for_server(120)
-        self.once("provision", self._provision)
+        self.prepare()
         pools = load_config(self.config).pools
-        for role in ("orchestration", "inference", "training"):
-            pool = getattr(pools, role)
-            self.keep(
-                f"worker-{role}", [*_PREFECT, "worker", "start", "--pool", pool, "--name", f"nlac-{role}"]
-            )
-        self.once("deploy", [*_PREFECT, "--no-prompt", "deploy", "--all"])
+        for role in self.share.roles:
+            limit = ["--limit", "1"] if role in GPU_ROLES else []
+            work = ["worker", "start", "--pool", getattr(pools, role), "--name", worker_name(role), *limit]
+            self.keep(f"worker-{role}", [*_PREFECT, *work])
+        if self.share.join is None:
+            self.once("deploy", [*_PREFECT, "--no-prompt", "deploy", "--all"])
         if not self.stopping.is_set():
             self.stack = self.stack.model_copy(update={"state": "ready"})
             write_stack(self.root, self.stack)
@@ -178,6 +167,7 @@ class Supervisor:
         while not self.stopping.wait(1.0):
             self.revive(time.monotonic())
             self.reap_orphans()
+            self.look_for_gone_hosts(time.monotonic())
             self.settle(time.monotonic())
             self.bound_logs()
 
@@ -188,6 +178,21 @@ class Supervisor:
                 child = self.spawn(name, service.command)
                 self.services[name] = Service(service.command, child, now, deaths=service.deaths)
                 self._unsettled = now + SETTLE_SECONDS
+
+    def look_for_gone_hosts(self, now: float) -> None:
+        """Where the stack has several hosts, have the runs of those ended whose heartbeats have; `now` in monotonic
+        seconds."""
+        if self.share.is_alone or now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        pools = load_config(self.config).pools
+        online: dict[str, bool] = {}
+        with suppress(OSError):  # the server is away for now
+            for role in ROLES:
+                for worker in ask(self.stack, f"/work_pools/{getattr(pools, role)}/workers/filter", {}, 3.0):
+                    online[worker["name"]] = worker["status"] == "ONLINE"
+            if gone := self._hosts.look(online):
+                self._gone, self._unsettled = gone, now
 
     def settle(self, now: float) -> None:
         """After a service has died, have flow runs ended that were lost by that (`flows.stack.provision`), until none
@@ -200,7 +205,8 @@ class Supervisor:
             self._settling = None
         elif self._unsettled is not None and now >= self._unsettled:
             self._unsettled = None
-            self._settling = self.spawn("lost-runs", [*self._provision, "--lost"])
+            gone = [word for name in sorted(self._gone) for word in ("--gone", name)]
+            self._settling = self.spawn("lost-runs", [*self._provision, "--lost", *gone])
 
     def bound_logs(self) -> None:
         """Put a log that has grown too long aside, over the one before it. Its writer appends, so it goes on."""
@@ -245,10 +251,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--config", type=Path)
+    parser.add_argument("--listen", default=LOOPBACK)
+    parser.add_argument("--join")
+    parser.add_argument("--serve", action="append", choices=ROLES)
     args = parser.parse_args()
+    share = Share(args.listen, args.join, tuple(args.serve or ROLES))
     with FileLock(stack_dir(args.data) / "lock", timeout=0):
         become_subreaper()
-        supervisor = Supervisor(args.data, args.port, args.config)
+        supervisor = Supervisor(args.data, args.port, args.config, share)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: supervisor.stopping.set())
         try:

@@ -1,8 +1,7 @@
 """Logs committed stages in MLflow: a run per training run, below it one per iteration, below that one per stage.
 
-    <data>/.mlflow/mlflow.db            the store (SQLite)
+    <data>/.mlflow/                     the store and its lock (`storage.mlflow.backend`)
     <data>/.mlflow/artifacts/<run>/     what is logged with a run: manifest.json, config.yaml
-    <data>/.mlflow/.lock                held while one process writes
 
 MLflow is a mirror: nothing reads it back. A store that can't be written is a warning in the log, not a failed stage. A
 stage that is missing there is logged when it is next found committed (`ensure_logged`). MLflow takes seconds to import,
@@ -18,19 +17,20 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from schemas.config import Config
-from schemas.load import dump_config
+from schemas.load import ConfigError, dump_config
 from schemas.manifest import Manifest
 from schemas.rows import TrainingStep
 from schemas.shown import link, visible
 from storage.committed import Committed
-from storage.files import PRIVATE_FILE, PRIVATE_FOLDER, make_folder
+from storage.databases import DatabaseError
 from storage.mlflow import registry
+from storage.mlflow.backend import Backend
 from storage.mlflow.log import FOLDER, TAG_LENGTH, log_committed
 from storage.mlflow.runs import ITERATION, KIND, STAGE, Runs
-from storage.mlflow.server import DATABASE, USUAL_PORT
+from storage.mlflow.server import USUAL_PORT
 from storage.mlflow.traces import EpisodeTrace, write_trace
 from storage.store import Store
 
@@ -41,7 +41,6 @@ _T = TypeVar("_T")
 PromptTexts = Callable[[Committed], Mapping[str, str]]
 """Gives the texts of the templates that a stage rendered, by name."""
 
-LOCK_SECONDS = 60.0
 NOTE = "mlflow.note.content"
 
 
@@ -57,12 +56,9 @@ def _recording(
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            make_folder(self.home, PRIVATE_FOLDER)
-            with FileLock(self.home / ".lock", timeout=LOCK_SECONDS):
-                if not (self.home / DATABASE).exists():  # SQLite gives what it writes beside it the same mode
-                    (self.home / DATABASE).touch(PRIVATE_FILE)
+            with self.backend.writing():
                 return method(self, *args, **kwargs)
-        except (MlflowException, SQLAlchemyError, OSError, Timeout) as error:
+        except (ConfigError, DatabaseError, MlflowException, SQLAlchemyError, OSError, Timeout) as error:
             what = method.__name__.replace("_", " ")
             _log.warning("MLflow store %s: %s failed and is left out: %s", self.home, what, error)
             return None
@@ -87,14 +83,15 @@ class Bridge:
         ui_url: str = f"http://127.0.0.1:{USUAL_PORT}",
     ) -> None:
         self.root = data_root.resolve()
-        self.home = self.root / ".mlflow"
+        self.backend = Backend(self.root)
+        self.home = self.backend.home
         self.ui_url = ui_url
         self._prompt_texts = prompt_texts
 
     @property
     def uri(self) -> str:
-        """The store's SQLAlchemy address."""
-        return f"sqlite:///{self.home / DATABASE}"
+        """The store's SQLAlchemy address, which may hold a password."""
+        return self.backend.uri()
 
     @cached_property
     def _runs(self) -> Runs:

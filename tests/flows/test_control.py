@@ -17,7 +17,6 @@ from flows.stack import control
 from flows.stack import supervisor as supervisor_module
 from flows.stack.control import (
     Stack,
-    StackError,
     down,
     keep_up,
     lacking_settings,
@@ -27,6 +26,7 @@ from flows.stack.control import (
     write_stack,
 )
 from flows.stack.environment import STACK_MARK, client_environment, profiles_path, stack_dir
+from flows.stack.joining import StackError
 from flows.stack.private import exposed, make_private, stack_secret
 from flows.stack.supervisor import SETTLE_SECONDS, Supervisor
 from schemas.load import PROJECT_ROOT

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import yaml
 
+from flows.stack import gpu_limit
 from flows.stack.control import read_stack
 from flows.stack.environment import STACK_MARK
 from schemas.load import PROJECT_ROOT, load_config
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.server
 
 
 def gpu_holders(stack: LocalStack) -> int:
-    return int(stack.api("/v2/concurrency_limits/nlac-gpu")["active_slots"])
+    return int(stack.api(f"/v2/concurrency_limits/{gpu_limit()}")["active_slots"])
 
 
 def flow_processes(stack: LocalStack) -> list[psutil.Process]:

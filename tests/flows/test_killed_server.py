@@ -5,6 +5,7 @@ from urllib.error import URLError
 
 import pytest
 
+from flows.stack import gpu_limit
 from flows.stack.processes import marked_processes
 from tests.support.stack import LocalStack
 from tests.support.waiting import wait_until
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.server
 def slots(stack: LocalStack) -> int | None:
     """How many hold the GPU; None while the server does not answer."""
     try:
-        return int(stack.api("/v2/concurrency_limits/nlac-gpu")["active_slots"])
+        return int(stack.api(f"/v2/concurrency_limits/{gpu_limit()}")["active_slots"])
     except (URLError, ConnectionError):
         return None
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from hashlib import sha256
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -27,7 +28,7 @@ def number_game(request: Request) -> str:
     """Write what the role would write; every fourth action is judged optimal, every third backup leaks."""
     chance = request.sampling.seed
     guess = 1 + chance % 20
-    leaky = chance % 3 == 0
+    leaky, optimal = chance % 3 == 0, "yes" if guess % 4 == 0 else "no"
     return {
         "policy": f"Thought: halves are quick\nAction: [{guess}]",
         "refine": f"Thought: closer to the middle\nAction: [{1 + (guess + 7) % 20}]",
@@ -36,12 +37,18 @@ def number_game(request: Request) -> str:
             f"Thought: {'The next observation shows a hint' if leaky else 'if a hint follows, the range narrows'}\n"
             "Future: a hint, then it is found"
         ),
-        "evaluate": f"Optimal: {'yes' if guess % 4 == 0 else 'no'}\nReason: halve the range instead",
+        "evaluate": f"Optimal: {_told(request) or optimal}\nReason: halve the range instead",
         "correct": "if a hint follows, it narrows the range"
         if chance % 2
         else "The next observation shows a hint",
         "choose": "1",
     }[role_of(request)]
+
+
+def _told(request: Request) -> str | None:
+    """The verdict that a reason is asked for, where a score has found it."""
+    held_to = re.match(r"Optimal: (yes|no)\b", request.regex or "")
+    return held_to[1] if held_to else None
 
 
 def _score(request: ScoreRequest) -> Scores:

@@ -11,9 +11,10 @@ from typing import Any
 
 import psutil
 
-from flows.stack.api import ask, secret_header
+from flows.stack.api import ask
 from flows.stack.control import read_stack
 from flows.stack.environment import client_environment
+from flows.stack.private import secret_header
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
 from tests.support.waiting import wait_until

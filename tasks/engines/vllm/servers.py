@@ -8,8 +8,7 @@
     supervisor.log  output of the supervisor
     starts.jsonl    one line per successful start, with its seconds
 
-A server starts when a request first needs it. Servers listen on 127.0.0.1: the stages of an iteration run on one
-machine.
+A server starts when a request first needs it. Servers listen on 127.0.0.1: each host that runs stages has its own.
 """
 
 from __future__ import annotations
