@@ -84,7 +84,10 @@ def test_a_worker_sends_a_job_that_fits_the_schemas_and_holds_no_secret(
     try:
         run = stack.api(f"/deployments/{made['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
         with keeping_server() as (address, sent):
+            # A worker's pod has no profile, only the secret of clients; the stack's profile has the server's too.
             environment = client_environment(stack.data, stack.api_url) | settings_of_a_worker()
+            environment["PREFECT_PROFILES_PATH"] = str(tmp_path / "profiles.toml")
+            environment["PREFECT_API_AUTH_STRING"] = stack_secret(stack.data)
             done = subprocess.run(
                 [*PREFECT, "worker", "start", "--pool", pool, "--run-once", "--type", "kubernetes"],
                 cwd=PROJECT_ROOT, env=environment | {"KUBECONFIG": str(kubeconfig(tmp_path, address))},
