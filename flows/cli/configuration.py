@@ -1,7 +1,7 @@
 """`nlac config`: check a configuration, or show it with every default."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,32 @@ if TYPE_CHECKING:
 
 HOUR = 3600.0
 File = Annotated[Path | None, typer.Argument(help="configuration; else configs/default.yaml")]
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """What a run takes at most, at measured or stated rates.
+
+    Attributes:
+        iterations: how many.
+        hours: of the run.
+        gpu_hours: of all GPUs of the host, rented as long.
+        gpu_hour_price: of one; None where none was stated.
+        price: of all.
+    """
+
+    iterations: int
+    hours: float
+    gpu_hours: float
+    gpu_hour_price: float | None
+    price: float | None
+
+    def said(self) -> str:
+        """One line for people."""
+        text = f"{self.iterations:,} iterations: at most {self.hours:,.1f} hours, {self.gpu_hours:,.0f} GPU hours"
+        return text + (
+            "." if self.price is None else f", {self.price:,.0f} at {self.gpu_hour_price:g} a GPU hour."
+        )
 
 
 @app.command()
@@ -41,6 +67,13 @@ def check(
     trained_per_second: Annotated[
         float | None, typer.Option(help="label tokens that training stages take per second, likewise")
     ] = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option(help="of a run: estimate its GPU hours; needs measured or stated rates", min=1),
+    ] = None,
+    gpu_hour_price: Annotated[
+        float | None, typer.Option(help="of one GPU: estimate what those hours cost", min=0)
+    ] = None,
     format: ListAs = ListFormat.table,
     data: Data = None,
     allow_import: AllowImport = None,
@@ -52,20 +85,31 @@ def check(
     from tasks.pipeline.checks import check_config
     from tasks.pipeline.gpu_memory import GIB, footprints
     from tasks.pipeline.iterations import dtype_choice, next_iteration
-    from tasks.pipeline.plan import measured_rates, plan
+    from tasks.pipeline.plan import measured_rates, plan, run_seconds
 
     config, store = load(file), open_store(data)
     check_config(config, store.root, elsewhere=elsewhere)
     stated = {"inference": generated_per_second, "training": trained_per_second}
-    planned = plan(config, measured_rates(store, config.run), stated)
+    measured = measured_rates(store, config.run)
+    planned = plan(config, measured, stated)
     needed = list(footprints(config, algorithm_of(config), gpu * GIB, gpus)) if gpu is not None else []
+    cost = None
+    if iterations is not None or gpu_hour_price is not None:
+        hours = run_seconds(config, iterations or 1, measured, stated) / HOUR
+        if not hours:
+            fail("no rate is known; give --generated-per-second and --trained-per-second", USAGE)
+        price = None if gpu_hour_price is None else gpu_hour_price * hours * gpus
+        cost = RunCost(iterations or 1, hours, hours * gpus, gpu_hour_price, price)
     if format is ListFormat.json:
         stages = [
             {"stage": r.stage, "pool": r.pool, **asdict(r.bound), "seconds": r.seconds} for r in planned
         ]
-        say_json({"stages": stages, "memory": [asdict(one) for one in needed]})
+        memory = [asdict(one) for one in needed]
+        say_json({"stages": stages, "memory": memory} | ({"cost": asdict(cost)} if cost else {}))
     else:
         print_plan(planned)
+        if cost is not None:
+            typer.echo(cost.said())
         if gpu is not None:
             print_memory(needed, gpu)
     if not all(one.fits for one in needed):

@@ -1,5 +1,6 @@
 """What an iteration would do: its stages, requests and tokens, and their time, before anything runs."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -39,16 +40,28 @@ def plan(
         measured: stage -> tokens per second.
         stated: "inference" or "training" -> tokens per second of stages that were not measured.
     """
-    algorithm = algorithm_of(config)
-    rows = []
-    for name in stages_of(config, 0):
-        stage = STAGES[name]
-        bound = stage.bound(config, algorithm)
-        rate = (measured or {}).get(name) or (stated or {}).get(stage.pool)
-        rows.append(
-            PlanRow(name, getattr(config.pools, stage.pool), bound, bound.tokens / rate if rate else None)
-        )
-    return rows
+    return [_row(config, name, measured or {}, stated or {}) for name in stages_of(config, 0)]
+
+
+def run_seconds(
+    config: Config, iterations: int, measured: Mapping[str, float], stated: Mapping[str, float | None]
+) -> float:
+    """What the first iterations of a run take at most, evaluations in those that have one included; see `plan`.
+
+    Stages whose rate is not known count nothing.
+    """
+    counted = Counter(name for iteration in range(iterations) for name in stages_of(config, iteration))
+    rows = {name: _row(config, name, measured, stated) for name in counted}
+    return sum(counted[name] * (row.seconds or 0.0) for name, row in rows.items())
+
+
+def _row(
+    config: Config, name: str, measured: Mapping[str, float], stated: Mapping[str, float | None]
+) -> PlanRow:
+    stage = STAGES[name]
+    bound = stage.bound(config, algorithm_of(config))
+    rate = measured.get(name) or stated.get(stage.pool)
+    return PlanRow(name, getattr(config.pools, stage.pool), bound, bound.tokens / rate if rate else None)
 
 
 def measured_rates(store: Store, run: str) -> dict[str, float]:

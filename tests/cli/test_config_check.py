@@ -1,5 +1,6 @@
 """`nlac config check`: what it says of memory and time."""
 
+import json
 import re
 from collections.abc import Callable
 
@@ -34,6 +35,36 @@ def test_it_estimates_memory_and_time_for_a_stated_gpu_and_stated_rates(store: S
         int(targets[1].replace(",", "")) / 20000 / 3600, abs=0.01
     )
     assert "At most" in done.stdout
+
+
+def test_it_estimates_what_a_run_costs_at_a_stated_price(store: Store) -> None:
+    rates = ("--gpus", "8", "--generated-per-second", "20000", "--trained-per-second", "8000")
+    words = (*rates, "--iterations", "320", "--gpu-hour-price", "2.5")
+    told = json.loads(check(store, *words, "--format", "json").stdout)
+    each = sum(row["seconds"] or 0 for row in told["stages"]) / 3600
+    hours = told["cost"]["hours"]
+    assert (
+        320 * each < hours < 640 * each
+    )  # every eighth iteration has an evaluation, which the first has not
+    assert told["cost"] == pytest.approx(
+        {
+            "iterations": 320,
+            "hours": hours,
+            "gpu_hours": 8 * hours,
+            "gpu_hour_price": 2.5,
+            "price": 20 * hours,
+        }
+    )
+    said = (
+        f"320 iterations: at most {hours:,.1f} hours, {8 * hours:,.0f} GPU hours, {20 * hours:,.0f} at 2.5 a"
+    )
+    assert said in check(store, *words).stdout
+    assert "cost" not in json.loads(check(store, *rates, "--format", "json").stdout)
+
+
+def test_a_price_without_rates_is_refused(store: Store) -> None:
+    done = check(store, "--gpu-hour-price", "2.5")
+    assert done.exit_code == 2 and "give --generated-per-second" in done.stderr
 
 
 def test_without_a_gpu_and_rates_it_estimates_neither(store: Store) -> None:

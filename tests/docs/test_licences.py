@@ -16,6 +16,7 @@ ROWS = re.findall(r"^\| `([^`]+)` \|", FILES, re.MULTILINE)
 PROGRAM = {".py", ".ipynb", ".md", ".j2", ".toml", ".txt", ".typed"}
 """Code, pages, prompts and requirements: written here, and no data."""
 SETTINGS = {
+    ".dockerignore",
     "LICENSE",
     "NOTICE",
     "Makefile",
@@ -31,7 +32,7 @@ def data_files() -> set[str]:
     """What is neither program nor settings."""
     return {
         str(path) for path in tracked_files()
-        if path.suffix not in PROGRAM and str(path) not in SETTINGS and path.parts[0] != "configs"
+        if path.suffix not in PROGRAM and str(path) not in SETTINGS and path.parts[0] not in ("configs", "deploy")
     }  # fmt: skip
 
 

@@ -1,0 +1,137 @@
+"""The batch scripts of deploy/slurm: a shell and Slurm read them, and what they call is there."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from schemas.load import PROJECT_ROOT
+from tests.support.waiting import wait_until
+
+SCRIPTS = sorted((PROJECT_ROOT / "deploy" / "slurm").glob("*.sbatch"))
+SHELLCHECK = Path(sys.executable).with_name("shellcheck")
+
+
+def shellcheck(script: Path) -> subprocess.CompletedProcess[str]:
+    program = SHELLCHECK if SHELLCHECK.exists() else shutil.which("shellcheck")
+    if program is None:
+        pytest.skip("shellcheck is not installed")
+    return subprocess.run([program, "--shell=bash", script], capture_output=True, text=True, check=False)
+
+
+def test_there_is_a_script_for_one_node_and_one_for_workers() -> None:
+    assert [script.name for script in SCRIPTS] == ["one_node.sbatch", "workers.sbatch"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_shellcheck_has_nothing_to_say(script: Path) -> None:
+    checked = shellcheck(script)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_shellcheck_finds_a_planted_mistake(tmp_path: Path) -> None:
+    spoilt = tmp_path / "spoilt.sbatch"
+    text = SCRIPTS[0].read_text(encoding="utf-8")
+    spoilt.write_text(text.replace('cd "$NLAC_HOME"', "cd $NLAC_HOME"), encoding="utf-8")
+    assert "SC2086" in shellcheck(spoilt).stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_slurm_reads_every_option_because_no_command_stands_before_one(script: Path) -> None:
+    lines = script.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "#!/bin/bash"
+    first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    options = [i for i, line in enumerate(lines) if line.startswith("#SBATCH ")]
+    assert len(options) > 5 and max(options) < first
+    assert all(re.fullmatch(r"#SBATCH --[a-z-]+(=\S+)?", lines[i]) for i in options)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_without_its_settings_names_the_one_that_is_missing(script: Path) -> None:
+    ended = subprocess.run(
+        ["bash", script], capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"}
+    )
+    assert ended.returncode == 1 and "NLAC_HOME: the checkout" in ended.stderr
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout whose commands note how they are called; `prefect` goes on as the file `prefect.sh` says."""
+    folder = tmp_path / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    note = 'echo "$(basename "$0") $*" >> "$NLAC_HOME/calls"\n'
+    commands = {
+        "nlac": note,
+        "scontrol": note,
+        "prefect": note + '. "$NLAC_HOME/prefect.sh"\n',
+        "srun": 'while [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
+    }
+    for name, lines in commands.items():
+        (folder / name).write_text(f"#!/bin/bash\n{lines}", encoding="utf-8")
+        (folder / name).chmod(0o755)
+    return tmp_path
+
+
+def started(script: str, home: Path, **settings: str) -> subprocess.Popen[str]:
+    environment = {
+        "PATH": f"{home / '.venv' / 'bin'}:/usr/bin:/bin",
+        "NLAC_HOME": str(home),
+        "SLURM_JOB_ID": "7",
+    }
+    return subprocess.Popen(
+        ["bash", PROJECT_ROOT / "deploy" / "slurm" / script],
+        env=environment | settings, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def calls(home: Path) -> list[str]:
+    file = home / "calls"
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+
+RUN = "prefect deployment run nlac/training --watch -p config=mine.yaml -p iterations=3"
+SETTINGS = {"NLAC_CONFIG": "mine.yaml", "NLAC_ITERATIONS": "3"}
+
+
+def test_a_job_whose_time_is_over_stops_its_stack_and_queues_itself_again(checkout: Path) -> None:
+    (checkout / "prefect.sh").write_text("exec sleep 600\n", encoding="utf-8")
+    job = started("one_node.sbatch", checkout, **SETTINGS)
+    wait_until(lambda: RUN in calls(checkout), 60, "the run")
+    job.terminate()
+    said, _ = job.communicate(timeout=60)
+    assert job.returncode == 0 and "the next job goes on" in said
+    assert calls(checkout) == ["nlac up --config mine.yaml", RUN, "nlac down", "scontrol requeue 7"]
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_job_whose_run_ends_stops_its_stack_and_ends_alike(checkout: Path, code: int) -> None:
+    (checkout / "prefect.sh").write_text(f"exit {code}\n", encoding="utf-8")
+    job = started("one_node.sbatch", checkout, **SETTINGS)
+    job.communicate(timeout=60)
+    assert job.returncode == code
+    assert calls(checkout) == ["nlac up --config mine.yaml", RUN, "nlac down"]
+
+
+def test_a_node_has_a_worker_of_each_gpu_pool_and_loses_both_together(checkout: Path) -> None:
+    """The inference worker ends when it is told; the training one would go on."""
+    ends = 'until [ -e "$NLAC_HOME/end" ]; do sleep 0.1; done'
+    waits = f"case $* in *nlac-inference*) {ends};; *) exec sleep 600;; esac\n"
+    (checkout / "prefect.sh").write_text(waits, encoding="utf-8")
+    server = {
+        "PREFECT_API_URL": "http://head:4200/api",
+        "PREFECT_API_AUTH_STRING": "user:any",
+        "NLAC_DATA": "/shared",
+    }
+    job = started("workers.sbatch", checkout, **server)
+    wait_until(lambda: len(calls(checkout)) == 2, 60, "both workers")
+    assert {re.findall(r"--type process --pool (\S+)", call)[0] for call in calls(checkout)} == {
+        "nlac-inference",
+        "nlac-training",
+    }
+    assert all("--limit 1" in call for call in calls(checkout))
+    (checkout / "end").touch()
+    job.communicate(timeout=60)  # the output ends when no process holds it any more
+    assert job.returncode == 0
