@@ -200,5 +200,5 @@ def _json(value: Any) -> str:
 
 
 def plain(value: Any) -> float | str:
-    """A value that JSON does not know: ijson gives fractions as Decimal, Parquet holds dates and bytes."""
+    """A value that JSON does not know: Parquet holds decimals, dates and bytes."""
     return float(value) if isinstance(value, Decimal) else str(value)
