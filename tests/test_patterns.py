@@ -21,6 +21,9 @@ from tasks.environments.tau_bench.action_formats import react_format
 from tasks.text.action_format import ActionFormat
 from tasks.text.formats import future_regex, verdict_regex
 
+INNER = (
+    sre.SUBPATTERN, sre.ATOMIC_GROUP, sre.BRANCH, sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT,
+)  # fmt: skip
 METHODS = ("match", "fullmatch", "search", "findall", "finditer", "sub", "split")
 SCANS = {"match": "match", "fullmatch": "fullmatch"}  # all others try each position, as `search` does
 ELSEWHERE = {
@@ -160,7 +163,7 @@ def _sample(op: Any, value: Any, more: bool) -> str:
             return sample(value[1][-1 if more else 0], more=more)
         case sre.MAX_REPEAT | sre.MIN_REPEAT | sre.POSSESSIVE_REPEAT:
             least, most, body = value
-            return sample(body, more=more) * min(max(least, 2 if more else 1), most)
+            return sample(body, more=more) * int(min(max(least, 2 if more else 1), most))
     return ""
 
 
@@ -200,7 +203,9 @@ def _pumps(items: list[Any], before: str, more: bool) -> Iterator[tuple[str, str
         elif op is sre.ATOMIC_GROUP:
             inner = [value]
         elif op is sre.BRANCH:
-            inner = [branch for branch in value[1] if len(branch) > 1][:8]
+            inner = [
+                branch for branch in value[1] if len(branch) > 1 or any(op in INNER for op, _ in branch)
+            ][:8]
         for body in inner:
             yield from _pumps(list(body), before, more)
         before += _sample(op, value, more)
