@@ -35,7 +35,7 @@ def load_named(module: str, name: str) -> Any:
         AttributeError: it has no such name.
     """
     more = next((library for own, library in _IMPORTS_MORE.items() if _within(module, own)), None)
-    if any(_within(more or module, allowed) for allowed in _allowed()):
+    if any(_within(given, allowed) for given in (module, more or module) for allowed in _allowed()):
         return getattr(importlib.import_module(module), name)
     if more is None and _within(module, _OWN):
         found = getattr(importlib.import_module(module), name)

@@ -14,6 +14,7 @@ from flows.deployments.reporting import result_text
 from storage.sql.render import render
 from storage.store import Store
 from tests.support.committed import commit_rows
+from tests.support.logs import conversation, write_json
 from tests.support.rows import episode, transitions
 
 HOSTILE = "\x1b]8;;http://x\x07[link=http://x]<script>\x1b[2J"
@@ -43,6 +44,14 @@ def test_a_terminal_gets_no_control_characters_and_a_file_gets_them_all(how: str
 def test_a_failure_quotes_what_it_read_as_text(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["verify"], env={"NLAC_DATA": str(tmp_path / "\x1b[2J")})
     assert result.exit_code == 3 and "\\x1b[2J" in result.output and "\x1b" not in result.output
+
+
+def test_the_name_of_a_log_is_shown_as_text(store: Store, tmp_path: Path) -> None:
+    file = write_json(tmp_path / "a\x1b]8;;x\x07[link=x]<script>.json", [conversation(0)])
+    for said in ("1 episodes", "already"):
+        result = CliRunner().invoke(app, ["import", str(file)], env={"NLAC_DATA": str(store.root)})
+        assert result.exit_code == 0 and said in result.output, result.output
+        assert "\\x1b]8;;x\\x07[link=x]<script>" in result.output and "\x1b" not in result.output
 
 
 def test_the_display_prints_lines_as_they_stand(tmp_path: Path) -> None:
