@@ -68,7 +68,7 @@ def _content(file: Path, *readers: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: can't be read ({error}){_extended_by(readers)}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{file}: not valid YAML: {_said(error)}") from None
     except (
         ValueError,
         RecursionError,
@@ -87,6 +87,13 @@ def _content(file: Path, *readers: Path) -> dict[str, Any]:
             raise ConfigError(f"{file}: {EXTENDS}: {name} extends this file; remove one of the two")
         merged = merge(merged, _content(base, file, *readers))
     return merge(merged, own)
+
+
+def _said(error: yaml.YAMLError) -> str:
+    """What is wrong with a YAML file, and where. The line itself may hold a password."""
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
+        return f"{error.problem} (line {mark.line + 1}, column {mark.column + 1})"
+    return " ".join(str(error).split())
 
 
 def _extended_by(readers: Sequence[Path]) -> str:
@@ -116,12 +123,16 @@ def parse_config(content: Mapping[str, Any], source: str) -> "Config":
 
 
 def _explain(source: str, loc: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:
+    from schemas.config.engines import mask_password
+
     field = ".".join(str(part) for part in loc)
     if kind == "extra_forbidden":
         return f"{source}: {field}: unknown field{_meant(loc)} remove it or see docs/configuration.md"
     said = message.removeprefix("Value error, ")
     if not field:
         return f"{source}: {said}"
+    if isinstance(value, str):
+        value = mask_password(value)[0]
     shown = f" (it is {value!r})" if isinstance(value, str | int | float | bool | None) else ""
     return f"{source}: {field}: {said}{shown}; see docs/configuration.md"
 
