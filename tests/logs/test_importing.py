@@ -182,6 +182,7 @@ BAD = {
     json.dumps(conversation(0))[:-1] + ', "other": "\udcff"}': "not_json",  # a byte that is no UTF-8
     json.dumps(conversation(0))[:-1] + ",}": "not_json",
     '{"reward" 1}': "not_json",
+    json.dumps(conversation(0))[:-1] + ', "other": ' + "[" * 200 + "]" * 200 + "}": "too_deep",
     json.dumps(conversation(0))[:-1] + ', "reward": 1e999}': "bad_reward",
     json.dumps(conversation(0, reward=10**400)): "bad_reward",
     '{"traj": 5, "messages": null, "reward": 1}': "bad_messages",
