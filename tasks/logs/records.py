@@ -109,9 +109,8 @@ def _values(stream: BinaryIO, base: int) -> Iterator[bytes]:
         unfinished = text[at : at + 1] == b'"' or len(text) - at < len("Infinity")
         if more and (unfinished if token is None else token.end() == len(text)):
             kept = begin if inside else at
-            read = stream.read(
-                max(CHUNK, len(text) - kept)
-            )  # so that a long text is not read anew many times
+            size = max(CHUNK, len(text) - kept)  # so that a long text is not read anew many times
+            read = stream.read(size)
             text, at, begin, more = text[kept:] + read, at - kept, 0, bool(read)
             continue
         if token is None:
