@@ -133,7 +133,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     ("options", "said"),
     [
         ({"pages": ["no-such-page"]}, "the package miniwob has no page 'no-such-page'"),
-        ({"pages": ["../core/core"]}, "has no page '../core/core'"),
+        ({"pages": ["../miniwob/click-test"]}, "has no page '../miniwob/click-test'"),
         ({"steps": 0}, "steps is 0; it must be 1 or more"),
         ({"colour": "red"}, "colour"),
     ],
