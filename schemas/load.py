@@ -16,6 +16,8 @@ PROJECT_ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_CONFIG = PROJECT_ROOT / "configs" / "default.yaml"
 EXTENDS = "extends"
 """Key of a configuration file: a list of files, relative to it, whose fields lie under its own. Later ones win."""
+MOST_VALUES = 100_000
+"""Of a configuration file."""
 STARTED_IN = "NLAC_STARTED_IN"
 """Holds, in every process of a stack, the folder in which the person stood who started it. Workers run elsewhere."""
 
@@ -65,15 +67,18 @@ def _content(file: Path, *readers: Path) -> dict[str, Any]:
     """The fields of a file over those of the files that it extends."""
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        values = _values(content, {})
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: can't be read ({error}){_extended_by(readers)}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{file}: not valid YAML: {_said(error)}") from None
     except (
         ValueError,
         RecursionError,
     ) as error:  # a date that is none, thousands of digits, a thousand brackets
         raise ConfigError(f"{file}: holds what can't be read as a value: {error}") from None
+    if values > MOST_VALUES:
+        raise ConfigError(f"{file}: holds more than {MOST_VALUES:,} values, counting what its aliases repeat")
     if content is not None and not isinstance(content, dict):
         raise ConfigError(f"{file}: must hold fields (name: value), found {type(content).__name__}")
     own = dict(content or {})
@@ -87,6 +92,24 @@ def _content(file: Path, *readers: Path) -> dict[str, Any]:
             raise ConfigError(f"{file}: {EXTENDS}: {name} extends this file; remove one of the two")
         merged = merge(merged, _content(base, file, *readers))
     return merge(merged, own)
+
+
+def _values(content: Any, known: dict[int, int]) -> int:
+    """How many values a content holds, each as often as aliases repeat it; a few lines may stand for billions."""
+    if not isinstance(content, dict | list):
+        return 1
+    if id(content) not in known:
+        known[id(content)] = MOST_VALUES  # one that holds itself has no end
+        parts = content.values() if isinstance(content, dict) else content
+        known[id(content)] = 1 + sum(_values(part, known) for part in parts)
+    return known[id(content)]
+
+
+def _said(error: yaml.YAMLError) -> str:
+    """What is wrong with a YAML file, and where. The line itself may hold a password."""
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
+        return f"{error.problem} (line {mark.line + 1}, column {mark.column + 1})"
+    return " ".join(str(error).split())
 
 
 def _extended_by(readers: Sequence[Path]) -> str:
@@ -116,12 +139,16 @@ def parse_config(content: Mapping[str, Any], source: str) -> "Config":
 
 
 def _explain(source: str, loc: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:
+    from schemas.config.engines import mask_password
+
     field = ".".join(str(part) for part in loc)
     if kind == "extra_forbidden":
         return f"{source}: {field}: unknown field{_meant(loc)} remove it or see docs/configuration.md"
     said = message.removeprefix("Value error, ")
     if not field:
         return f"{source}: {said}"
+    if isinstance(value, str):
+        value = mask_password(value)[0]
     shown = f" (it is {value!r})" if isinstance(value, str | int | float | bool | None) else ""
     return f"{source}: {field}: {said}{shown}; see docs/configuration.md"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 FULL = 1 << 20  # bytes; a disk with fewer free is as good as full
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+PUBLIC_FOLDER, PUBLIC_FILE = 0o777, 0o666  # less what the user's umask takes
 """Modes of what other users of the machine can't read."""
 
 
@@ -54,7 +55,7 @@ def full_disk_named(folder: Path) -> Iterator[None]:
         raise
 
 
-def make_folder(path: Path, mode: int = 0o777) -> None:
+def make_folder(path: Path, mode: int = PUBLIC_FOLDER) -> None:
     """Make a folder and those above it that are missing, so that they survive a power cut: a new folder's name is
     content of the folder above it. The mode is the folder's own; one that is there keeps what it has."""
     missing = list(takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
@@ -63,7 +64,7 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
         fsync(folder.parent)
 
 
-def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
+def replace_text(path: Path, text: str, mode: int = PUBLIC_FILE) -> None:
     """Write a small file so that a reader sees either the old text or the new one, at any instant."""
     make_folder(path.parent)
     aside = path.with_name(f".{path.name}.{os.getpid()}")

@@ -3,8 +3,6 @@
 import urllib.request
 from http.client import HTTPResponse
 
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
 
 def open_loopback(request: str | urllib.request.Request, seconds: float) -> HTTPResponse:
     """The answer of such a server; closed by the caller.
@@ -16,5 +14,6 @@ def open_loopback(request: str | urllib.request.Request, seconds: float) -> HTTP
     Raises:
         OSError: no answer, or (urllib.error.HTTPError) one that is an error.
     """
-    answer: HTTPResponse = _OPENER.open(request, timeout=seconds)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    answer: HTTPResponse = opener.open(request, timeout=seconds)
     return answer

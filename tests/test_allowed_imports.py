@@ -1,5 +1,6 @@
 """A configuration imports nothing from outside the program that the user has not named."""
 
+import json
 import os
 import subprocess
 import sys
@@ -55,7 +56,9 @@ def test_config_check_runs_no_code_that_is_not_allowed(stranger: Path, tmp_path:
 @pytest.mark.parametrize(
     "path",
     ["os:system", "builtins:exec", "tasks.environments.verifier:subprocess", "tasks.environments.base:Path",
-     "storage.files:replace_text", "tasks_environments:x", "tasks.environmentsx:x", "strange:r"],
+     "storage.files:replace_text", "tasks_environments:x", "tasks.environmentsx:x", "strange:r",
+     "tasks.environments.verifier:_call", "tasks.environments.verifier_process:answer",  # run what options name
+     "tasks.environments.interchange.from_verifiers:FromVerifiers"],
 )  # fmt: skip
 def test_what_is_not_an_environment_of_the_program_is_refused(
     path: str, monkeypatch: pytest.MonkeyPatch
@@ -67,6 +70,22 @@ def test_what_is_not_an_environment_of_the_program_is_refused(
         make_environment(EnvironmentSection(name=path, options={}))
     with pytest.raises(RulesError, match="--allow-import"):
         ScriptedEngine(EngineSection(backend="scripted", rules=path))
+
+
+def test_no_function_of_the_program_is_called_with_a_configuration_s_options(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(ALLOW_IMPORT, "")
+    mark, file = tmp_path / "ran", tmp_path / "run.yaml"
+    call = {"function": "os:system", "arguments": [f"touch {mark}"], "seconds": 5, "isolated": False}
+    for path, options in (
+        ("tasks.environments.verifier:_call", {"line": json.dumps(call)}),
+        ("tasks.environments.verifier_process:answer", {"call": call}),
+    ):
+        file.write_text(yaml.safe_dump({"environment": {"name": path, "options": options}}))
+        said = CliRunner().invoke(app, ["config", "check", "--data", str(tmp_path / "data"), str(file)])
+        assert said.exit_code == 2 and f"'{path}' is not an environment" in said.stderr
+    assert not mark.exists()
 
 
 def test_the_rules_that_ship_are_the_programs_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,9 @@ from tasks.environments.tau_bench.action_formats import react_format
 from tasks.text.action_format import ActionFormat
 from tasks.text.formats import future_regex, verdict_regex
 
+INNER = (
+    sre.SUBPATTERN, sre.ATOMIC_GROUP, sre.BRANCH, sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT,
+)  # fmt: skip
 METHODS = ("match", "fullmatch", "search", "findall", "finditer", "sub", "split")
 SCANS = {"match": "match", "fullmatch": "fullmatch"}  # all others try each position, as `search` does
 ELSEWHERE = {
@@ -30,13 +33,21 @@ ELSEWHERE = {
     "request.regex",  # of the roles: in FORMATS; the text is that of a user's rules
     "_grammar(ctx, row.role)",  # the text is that of a user's demonstrations
 }
+MADE = {  # modules that compile what their callers give
+    "tasks/text/formats",  # into constants of its own
+    "tasks/chat/special_tokens",  # a class of characters: in test_special_tokens
+    "tasks/chat/tokenizers",  # a few given texts: marks of reasoning and calls
+    "tasks/export/view/marks",  # a given text, which stands in a text
+    "tasks/environments/checks",  # what environments read as actions: in FORMATS
+}
 SHORT, LONG = 10_000, 100_000  # characters
 GROWTH = 12
 FLOOR = 0.05  # CPU seconds for LONG characters that no quadratic pattern comes near, however fast its steps
 SCREENED = 2_000  # characters of the texts among which the slowest are found
+OTHERWISE = re.compile(r"^\s*(?:from re import|import re as|(?:import|from) regex\b)", re.MULTILINE)
 LIMIT = 3.0  # CPU seconds after which a pattern has failed
 
-Use = tuple[str, re.Pattern[str], str]
+Use = tuple[str, re.Pattern[Any], str]
 
 
 def uses() -> dict[tuple[str, str], Use]:
@@ -44,49 +55,70 @@ def uses() -> dict[tuple[str, str], Use]:
     found: dict[tuple[str, str], Use] = {}
     unknown = set()
 
-    def add(where: str, pattern: re.Pattern[str], method: str) -> None:
+    def add(where: str, pattern: re.Pattern[Any], method: str) -> None:
         how = SCANS.get(method, "search")
-        found.setdefault((f"{pattern.pattern}/{pattern.flags}", how), (where, pattern, how))
+        found.setdefault((f"{pattern.pattern!r}/{pattern.flags}", how), (where, pattern, how))
 
     for folder in ("schemas", "storage", "prompts", "tasks", "flows"):
         for path in sorted((PROJECT_ROOT / folder).rglob("*.py")):
             source = path.read_text(encoding="utf-8")
+            assert not OTHERWISE.search(source), (
+                f"{path}: import re as a whole, so that its patterns are found"
+            )
             if "\nimport re\n" not in source:
                 continue
             parts = path.relative_to(PROJECT_ROOT).with_suffix("").parts
             names = vars(importlib.import_module(".".join(parts).removesuffix(".__init__")))
             where = "/".join(parts)
-            for node in ast.walk(ast.parse(source)):
+            compiled: list[tuple[str, re.Pattern[Any]]] = []  # within functions too
+            unresolved = set()  # methods of patterns that only the running program knows
+            tree = ast.parse(source)
+            functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+            within = {part for function in functions for part in ast.walk(function)}
+            for node in ast.walk(tree):
                 if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-                    continue
-                if node.func.attr not in METHODS or not node.args:
                     continue
                 of = node.func.value
                 direct = isinstance(of, ast.Name) and of.id == "re"
+                compiles = direct and node.func.attr == "compile" and node in within
+                if not (node.func.attr in METHODS or compiles) or not node.args:
+                    continue
                 written = node.args[0] if direct else of
                 try:
                     value = eval(compile(ast.Expression(written), str(path), "eval"), dict(names))
                 except (NameError, AttributeError):
                     if direct:
-                        unknown.add(ast.unparse(written))
+                        unknown.add(where if compiles else ast.unparse(written))
+                    elif node.func.attr != "split":  # of texts, as a rule
+                        unresolved.add(node.func.attr)
                     continue
-                if isinstance(value, re.Pattern) or (direct and isinstance(value, str)):
+                if compiles:
+                    made = eval(compile(ast.Expression(node), str(path), "eval"), dict(names))
+                    compiled.append((f"{where}:{node.lineno}", made))
+                elif isinstance(value, re.Pattern) or (direct and isinstance(value, str | bytes)):
                     add(f"{where}:{node.lineno}", re.compile(value), node.func.attr)
-            for name, value in names.items():
-                for pattern in patterns_in(value):
-                    if all(pattern is not known for _, known, _ in found.values()):
-                        add(f"{where}:{name}", pattern, "fullmatch" if name.startswith("_") else "search")
-    assert unknown <= ELSEWHERE, f"no pattern is known for {unknown - ELSEWHERE}; make it a module's constant"
+            named = [
+                (f"{where}:{name}", known) for name, value in names.items() for known in patterns_in(value)
+            ]
+            for place, pattern in (*named, *compiled):
+                if all(pattern != known for _, known, _ in found.values()):
+                    for method in unresolved or {"search"}:
+                        add(place, pattern, method)
+    assert unknown <= ELSEWHERE | MADE, (
+        f"no pattern is known for {unknown - ELSEWHERE - MADE}; make it a module's constant"
+    )
     for where, form in formats():
         add(where, re.compile(form), "fullmatch")
+        if where.startswith("textarena"):  # an opponent's move is looked for in its answer
+            add(where, re.compile(form), "search")
     return found
 
 
-def patterns_in(value: Any) -> Iterator[re.Pattern[str]]:
+def patterns_in(value: Any) -> Iterator[re.Pattern[Any]]:
     if isinstance(value, re.Pattern):
         yield value
-    elif isinstance(value, tuple):
-        for part in value:
+    elif isinstance(value, tuple | list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
             yield from patterns_in(part)
 
 
@@ -131,7 +163,7 @@ def _sample(op: Any, value: Any, more: bool) -> str:
             return sample(value[1][-1 if more else 0], more=more)
         case sre.MAX_REPEAT | sre.MIN_REPEAT | sre.POSSESSIVE_REPEAT:
             least, most, body = value
-            return sample(body, more=more) * min(max(least, 2 if more else 1), most)
+            return sample(body, more=more) * int(min(max(least, 2 if more else 1), most))
     return ""
 
 
@@ -144,9 +176,10 @@ def _of_class(members: Any, more: bool) -> str:
     return next(c for c in ("\n " if more else " ") + "a1.-" + known if one.match(c))
 
 
-def attacks(pattern: re.Pattern[str]) -> list[tuple[str, str, str]]:
+def attacks(pattern: re.Pattern[Any]) -> list[tuple[str, str, str]]:
     """(prefix, pump, suffix): texts that match a beginning of the pattern, repeat a part of it, and then fail."""
-    parsed = _parser.parse(pattern.pattern, pattern.flags)
+    written = pattern.pattern
+    parsed = _parser.parse(written if isinstance(written, str) else written.decode("latin-1"), pattern.flags)
     found: dict[tuple[str, str, str], None] = {}
     for more in (False, True):
         for before, pump in _pumps(list(parsed), "", more):
@@ -170,7 +203,9 @@ def _pumps(items: list[Any], before: str, more: bool) -> Iterator[tuple[str, str
         elif op is sre.ATOMIC_GROUP:
             inner = [value]
         elif op is sre.BRANCH:
-            inner = [branch for branch in value[1] if len(branch) > 1][:8]
+            inner = [
+                branch for branch in value[1] if len(branch) > 1 or any(op in INNER for op, _ in branch)
+            ][:8]
         for body in inner:
             yield from _pumps(list(body), before, more)
         before += _sample(op, value, more)
@@ -198,7 +233,10 @@ def seconds(run: Callable[[str], Any], text: str) -> float:
     return thread_time() - started
 
 
-def runner(pattern: re.Pattern[str], how: str) -> Callable[[str], Any]:
+def runner(pattern: re.Pattern[Any], how: str) -> Callable[[str], Any]:
+    if isinstance(pattern.pattern, bytes):
+        same = re.compile(pattern.pattern.decode("latin-1"), pattern.flags | re.ASCII)
+        return runner(same, how)
     if how == "search":
         return lambda text: sum(1 for _ in pattern.finditer(text))
     return pattern.match if how == "match" else pattern.fullmatch

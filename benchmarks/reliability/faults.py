@@ -121,7 +121,7 @@ FAULTS: dict[str, Fault] = {
         process_faults.two_writers,
         "two writers of one fingerprint",
         "One computes the stage, the other waits. Of two that commit one folder, one does, and the other is refused: "
-        "{commits of each writer} of the commits each.",
+        "the two made {commits of each writer[0]} and {commits of each writer[1]} of the commits.",
         "nothing",
         "none needed",
     ),

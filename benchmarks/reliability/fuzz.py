@@ -5,8 +5,8 @@ python -m benchmarks.reliability.fuzz --completions 2000 --branches    also: is 
 
 A parser may refuse a text with the one exception that it documents. An environment answers every action with a step; a
 game of TextArena may fail by its own fault, which ends that episode alone. The verifiers of mathematics and
-reasoning-gym start a process per answer, so they get one completion in VERIFIED; games that take long to open get one
-in some more.
+reasoning-gym start a process per answer, and a browser takes long for a step, so they get one completion in VERIFIED;
+games that take long to open get one in some more.
 """
 
 import asyncio
@@ -131,10 +131,11 @@ MEASURED = tuple(
     f"tasks.{name}"
     for name in (
         "chat.response_parser", "environments.forecast", "environments.frozen_lake.text", "environments.guess_number",
-        "environments.line_walk.text", "environments.logged", "environments.tau_bench.calls",
-        "environments.textarena.opponent", "environments.twenty_questions.names",
-        "environments.twenty_questions.oracles", "environments.twenty_questions.questions", "foreign_json",
-        "prompting.native_calls", "text.clauses", "text.discounting", "text.formats", "text.leaks", "text.transcript",
+        "environments.line_walk.text", "environments.logged", "environments.miniwob.actions",
+        "environments.tau_bench.calls", "environments.textarena.opponent", "environments.twenty_questions.names",
+        "environments.twenty_questions.oracles", "environments.twenty_questions.questions",
+        "foreign_json", "prompting.native_calls", "text.clauses", "text.discounting", "text.formats", "text.leaks",
+        "text.transcript",
     )
 )  # fmt: skip
 """The modules that read what a model wrote."""

@@ -94,6 +94,8 @@ ADVERSARIAL = (
     f"<|python_tag|>look(far={'-' * 5_000}3)",
     f"<|python_tag|>look(far={'(' * 5_000})",
     f"<|python_tag|>{'a.' * 5_000}call()",
+    f"<|python_tag|>look(far=f'{'{x}' * 10_000}')",
+    "Action: type 1 \ue009a\ue004b",
     f'<|python_tag|>{{"name": "look", "parameters": {"[" * 10_000}',
     f"[TOOL_CALLS]look[ARGS]{'[' * 10_000}",
     "[TOOL_CALLS]" * 2_000,

@@ -72,14 +72,14 @@ def damage_text(found: Mapping[str, Any]) -> str:
 def texts_text(fuzzed: Mapping[str, Any], branches: Mapping[str, Any], checked: Mapping[str, Any]) -> str:
     """The hostile completions and the random configurations as Markdown."""
     modules = branches["modules"].values()
-    reached = sum(of["branches"] for of in modules)
+    known = sum(of["branches"] for of in modules)
     missing = sum(len(of["missing"]) for of in modules)
     read, refused = (sum(fuzzed[kind].values()) for kind in ("read", "refused"))
     return "\n".join([
         f"- **{fuzzed['completions']:,} completions**, seed {fuzzed['seed']}: {read:,} times one was read or played, "
         f"{refused:,} times refused as documented; ways to fail otherwise: {len(fuzzed['raised'])}. {_origin(fuzzed)}",
         f"- **Branches of the {len(modules)} modules that read what a model wrote**, with {branches['completions']:,} "
-        f"completions: {reached} of {reached + missing} reached. {_origin(branches)}",
+        f"completions: {known - missing} of {known} reached. {_origin(branches)}",
         f"- **{checked['number']:,} random configurations**: {checked['can be used']:,} can be used, "
         f"{checked['refused with exit code 2']:,} are refused with exit code 2. Small ones that can be used were run: "
         f"{', '.join(f'{number} {how}' for how, number in checked['run'].items())}. "

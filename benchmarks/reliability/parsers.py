@@ -9,7 +9,9 @@ from tasks.environments.frozen_lake import text as lake
 from tasks.environments.guess_number import left_by_hints, possible_share
 from tasks.environments.line_walk import text as line
 from tasks.environments.logged import FORMAT, action_text, is_action
+from tasks.environments.miniwob.actions import LegalActions
 from tasks.environments.tau_bench.calls import Calls, Unreadable
+from tasks.export.view.marks import mark_leaks
 from tasks.foreign_json import BadJson, read_json
 from tasks.prompting import native_calls
 from tasks.text.action_format import ActionFormat
@@ -53,6 +55,7 @@ def _leaks(text: str, before: str) -> None:
         text[:400], privileged=[before[:400]], visible=["the hint says higher. Yes."], source=source
     )
     assert 0.0 <= found.share <= 1.0
+    assert "".join(piece for piece, _ in mark_leaks(text[:400], found.passages)) == text[:400]
 
 
 def _words(text: str) -> None:
@@ -101,6 +104,28 @@ def _tau(text: str, calls: Calls) -> None:
     calls.fault(calls.read(text))
 
 
+WEB = """Task: Choose "Red", then write 7.
+1 textbox "Name" = ""
+2 button "Send" disabled
+3 select "Colour" of "Red" "Blue"
+4 textarea scrolls-up scrolls-down"""
+
+
+def _web(text: str, before: str) -> None:
+    allowed = LegalActions(WEB)
+    assert all(action in allowed for action in allowed) and allowed[:1] == [allowed[0]]
+    for action in (
+        text,
+        f"type 1 {text}",
+        f"click {text}",
+        f"select 3 {text}",
+        f"scroll 4 {text}",
+        "type 2 x",
+    ):
+        assert action not in allowed or "\n" not in action
+    list(LegalActions(f"{before}\n{text}"))
+
+
 def _ways(text: str) -> None:
     for world in (lake, line):
         described = world.read_description(text)
@@ -139,6 +164,7 @@ PARSERS: dict[str, tuple[Callable[[str, str], object], tuple[type[Exception], ..
     "logged calls": (lambda text, _: _logged(text), ()),
     "tau-bench calls, react": (lambda text, _: _tau(text, REACT), (Unreadable,)),
     "tau-bench calls, native": (lambda text, _: _tau(text, NATIVE), ()),
+    "actions on web pages": (_web, ()),
     "descriptions of lake and line": (lambda text, _: _ways(text), ()),
     "observations of the lake": (lambda text, _: _seen(text, lake), (ValueError,)),
     "observations of the line": (lambda text, _: _seen(text, line), (ValueError,)),

@@ -63,8 +63,11 @@ def players() -> dict[str, Player]:
 
 
 def verifiers() -> dict[str, Player]:
-    """Those whose answers another process verifies; without the packages none."""
+    """Those that ask other processes, a verifier or a browser; without the packages none."""
     made: dict[str, Player] = {}
+    if not BUILTIN["miniwob"].missing:
+        pages = EnvironmentSection(name="miniwob", options={"pages": ["enter-text", "choose-list"]})
+        made["miniwob"] = Player(make_environment(pages), VERIFIED)
     if not BUILTIN["math"].missing:
         made["math"] = Player(
             make_environment(EnvironmentSection(name="math", options={"seconds": 0.5})), VERIFIED

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.options import USAGE, AllowImport, Data, ListAs, ListFormat, fail, load, open_store, say_json
+from flows.cli.options import (
+    USAGE,
+    AllowImport,
+    Data,
+    ListAs,
+    ListFormat,
+    fail,
+    load,
+    open_store,
+    say,
+    say_json,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Check or show a configuration.")
 if TYPE_CHECKING:
@@ -124,7 +135,7 @@ def check(
         )
     else:
         choice = dtype_choice(store, config, next_iteration(store, config.run))
-        typer.echo(f"\nmodel.dtype: {choice.dtype}, {choice.reason}")
+        say(f"\nmodel.dtype: {choice.dtype}, {choice.reason}")
     typer.echo("\nThe configuration can be used. Requests and tokens are upper bounds of one iteration.")
 
 
@@ -142,7 +153,7 @@ def print_plan(planned: "Sequence[PlanRow]") -> None:
     print_table(rows, "llrrrl")
     if timed:
         total = sum(row.seconds or 0.0 for row in planned)
-        typer.echo(f"\nAt most {total / HOUR:.1f} hours an iteration, at the measured or stated rates.")
+        say(f"\nAt most {total / HOUR:.1f} hours an iteration, at the measured or stated rates.")
 
 
 def print_memory(needed: "Sequence[Footprint]", gpu: float) -> None:
@@ -161,7 +172,7 @@ def print_memory(needed: "Sequence[Footprint]", gpu: float) -> None:
     print_table(rows, "lrrl")
     for one in needed:
         if one.fits and one.remedy:
-            typer.echo(f"{one.user}: {one.remedy}")
+            say(f"{one.user}: {one.remedy}")
 
 
 def print_table(rows: Sequence[Sequence[str]], sides: str) -> None:
@@ -172,7 +183,7 @@ def print_table(rows: Sequence[Sequence[str]], sides: str) -> None:
             cell.ljust(width) if side == "l" else cell.rjust(width)
             for cell, width, side in zip(row, widths, sides, strict=True)
         )
-        typer.echo("  ".join(cells).rstrip())
+        say("  ".join(cells).rstrip())
 
 
 @app.command()

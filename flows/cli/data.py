@@ -115,14 +115,14 @@ def _list_tables(format: Format) -> None:
         say_json([asdict(relation) for relation in relations()])
         return
     for relation in relations():
-        typer.echo(f"{relation.name}: {relation.meaning}")
+        say(f"{relation.name}: {relation.meaning}")
         names = max(len(column.name) for column in relation.columns)
         types = min(24, max(len(column.type) for column in relation.columns))
         for column in relation.columns:
-            typer.echo(f"    {column.name:<{names}}  {column.type:<{types}}  {column.meaning}")
+            say(f"    {column.name:<{names}}  {column.type:<{types}}  {column.meaning}")
         typer.echo()
     typer.echo("superseded.<table>: the same tables of folders that were replaced, with a column `folder`.")
-    typer.echo(f"GENERATION is a struct of {', '.join(Generation.model_fields)}: generation.model_version")
+    say(f"GENERATION is a struct of {', '.join(Generation.model_fields)}: generation.model_version")
 
 
 def _one_line(error: Exception) -> str:
@@ -199,7 +199,7 @@ def explain(
         say_json({**named, "reuse": decision.reuse, "reasons": decision.reasons})
         return
     verdict = "reuse" if decision.reuse else "recompute"
-    typer.echo(f"{stage} of iteration {iteration}, run '{chosen.run}': {verdict} ({decision.fingerprint})")
+    say(f"{stage} of iteration {iteration}, run '{chosen.run}': {verdict} ({decision.fingerprint})")
     for reason in decision.reasons:
         say(f"  {reason}")
 
@@ -229,16 +229,16 @@ def import_log(
     schemas = importing.load_tools(tools) if tools else None
     done = importing.import_log(
         open_store(data), run, file, chosen.value, tools=schemas,
-        report=lambda records: typer.echo(f"{records} records", err=True),
+        report=lambda records: say(f"{records} records", err=True),
     )  # fmt: skip
     where = f"run '{run}', iteration {done.committed.manifest.iteration}"
     if done.known:
-        typer.echo(f"{file.name}: in {where} already, nothing is added ({done.episodes} episodes)")
+        say(f"{file.name}: in {where} already, nothing is added ({done.episodes} episodes)")
         return
-    typer.echo(
+    say(
         f"{file.name}: {done.episodes} episodes, {done.transitions} transitions in {where}; that and every later one "
         "replays them"
     )
     for kind, count in done.rejects.items():
         query = f"select record, error from rejects where run = '{run}'"
-        typer.echo(f'rejected: {count} {kind}; nlac sql "{query}"')
+        say(f'rejected: {count} {kind}; nlac sql "{query}"')

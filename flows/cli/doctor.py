@@ -11,7 +11,7 @@ from typing import Literal
 
 import typer
 
-from flows.cli.options import FAILED, ConfigFile, Data, ListAs, ListFormat, load, say_json
+from flows.cli.options import FAILED, ConfigFile, Data, ListAs, ListFormat, load, say, say_json
 from schemas.load import PROJECT_ROOT, data_root
 
 OLDEST_PYTHON = (3, 11)
@@ -215,9 +215,9 @@ def doctor(config: ConfigFile = None, format: ListAs = ListFormat.table, data: D
             found.append({"check": check.__name__, **asdict(finding)})
             if format is ListFormat.json:
                 continue
-            typer.echo(f"{finding.state:<4}  {check.__name__:<9}  {finding.said}")
+            say(f"{finding.state:<4}  {check.__name__:<9}  {finding.said}")
             if finding.remedy:
-                typer.echo(f"{'':<17}{finding.remedy}")
+                say(f"{'':<17}{finding.remedy}")
     if format is ListFormat.json:
         say_json(found)
     if any(finding["state"] == "bad" for finding in found):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.options import FAILED, USAGE, ListAs, ListFormat, fail, load, say_json
+from flows.cli.options import FAILED, USAGE, ListAs, ListFormat, fail, load, say, say_json
 
 if TYPE_CHECKING:
     from schemas.config import EnvironmentSection
@@ -29,11 +29,11 @@ def list_environments(format: ListAs = ListFormat.table) -> None:
         return
     width = max(map(len, BUILTIN))
     for name, builtin in sorted(BUILTIN.items()):
-        typer.echo(f"{name:<{width}}  {builtin.description}")
+        say(f"{name:<{width}}  {builtin.description}")
         if builtin.needs:
-            typer.echo(f"{'':<{width}}  needs {builtin.needs}")
+            say(f"{'':<{width}}  needs {builtin.needs}")
         if builtin.missing:
-            typer.echo(f"{'':<{width}}  not usable: {builtin.missing}")
+            say(f"{'':<{width}}  not usable: {builtin.missing}")
     typer.echo("Any other is named by import path, 'module:factory' (docs/environments.md).")
 
 
@@ -66,12 +66,12 @@ def validate(
         fail(str(error), USAGE)
     faults = faults_of(environment)
     for fault in faults:
-        typer.echo(fault, err=True)
+        say(fault, err=True)
     if faults:
         fail(f"{environment.name}: {len(faults)} faults", FAILED)
     counts = ", ".join(f"{len(played_tasks(environment, split))} {split} tasks" for split in SPLITS)
     lent = "" if own_validation_tasks(environment) else "; the validation tasks are lent training tasks"
-    typer.echo(f"{environment.name}: no fault ({counts}{lent})")
+    say(f"{environment.name}: no fault ({counts}{lent})")
 
 
 def _section(name: str, given: list[str], config: Path | None) -> "EnvironmentSection":

@@ -63,7 +63,7 @@ def export_policy(
     except OSError as error:
         fail(f"{folder}: can't be written ({error.strerror})", FAILED)
     version = policy.adapter.version if policy.adapter else "the untrained model"
-    typer.echo(f"{folder}: {version} as a {'checkpoint' if merge else 'peft adapter'}")
+    say(f"{folder}: {version} as a {'checkpoint' if merge else 'peft adapter'}")
 
 
 @app.command("critic-sft")
@@ -87,7 +87,7 @@ def _export_rows(stage: str, file: Path, iteration: int | None, run: str | None,
         count = export_rows(open_store(data), load(None, run).run, stage, file, iteration)
     except OSError as error:
         fail(f"{file}: can't be written ({error.strerror})", FAILED)
-    typer.echo(f"{file}: {count} rows of {stage}")
+    say(f"{file}: {count} rows of {stage}")
 
 
 def play(
@@ -138,4 +138,4 @@ def demonstrate(
         import_module(f"tasks.datasets.{of.value}").demonstrations(rows, seed).write_parquet(file)
     except OSError as error:
         fail(f"{file}: can't be written ({error.strerror})", FAILED)
-    typer.echo(f"{file}: {rows} demonstrations each of policy, predict, bootstrap, evaluate and refine")
+    say(f"{file}: {rows} demonstrations each of policy, predict, bootstrap, evaluate and refine")

@@ -97,7 +97,7 @@ def run_and_show(root: Path, request: Request) -> int:
                 )  # fmt: skip
             raise
     if failed:
-        console.print(f"\nThe iteration did not finish. {visible(reason)}", style="red")
+        console.print(f"\nThe iteration did not finish. {reason}", style="red")
         console.print(retry_hint(root, request.options, own))
         return 1
     summary(console, store, resolved, number, started, stack.ui_url)
@@ -132,6 +132,6 @@ def _why(stack: control.Stack, flow_run: str) -> str:
     if not flow_run:
         return "Prefect did not accept the run; its message stands above."
     try:
-        return str(ask(stack, f"/flow_runs/{flow_run}")["state"]["message"])
+        return visible(str(ask(stack, f"/flow_runs/{flow_run}")["state"]["message"]))
     except OSError as error:
         return f"The Prefect server does not answer any more ({error})."

@@ -118,13 +118,13 @@ def delete(
         if any(run in frozen_config(store, other, n).replay.from_runs for n in begun):  # type: ignore[union-attr]
             fail(f"run '{other}' replays run '{run}' (replay.from_runs); delete that one first", USAGE)
     if not yes:
-        typer.echo(f"{store.run_dir(run)} and run '{run}' in MLflow would be deleted. Nothing is: add --yes")
+        say(f"{store.run_dir(run)} and run '{run}' in MLflow would be deleted. Nothing is: add --yes")
         return
     remove_run(store, run)
     bridge = Bridge(store.root)
     if bridge.backend.exists and bridge.forget_run(run) is None:
         fail(f"run '{run}' is deleted, but MLflow's records of it are not; see the warning above", FAILED)
-    typer.echo(f"run '{run}' is deleted")
+    say(f"run '{run}' is deleted")
 
 
 def gc(yes: Yes = False, format: ListAs = ListFormat.table, data: Data = None) -> None:
@@ -139,9 +139,9 @@ def gc(yes: Yes = False, format: ListAs = ListFormat.table, data: Data = None) -
         say_json([{**asdict(one), "path": one.path.relative_to(store.root), "removed": yes} for one in found])
         return
     for one in found:
-        typer.echo(f"{one.bytes / 1e6:10.2f} MB  {one.kind:<18}  {one.path.relative_to(store.root)}")
+        say(f"{one.bytes / 1e6:10.2f} MB  {one.kind:<18}  {one.path.relative_to(store.root)}")
     ending = "removed" if yes else "can be removed. Nothing is: add --yes"
-    typer.echo(f"{_total(found)} {ending}" if found else "nothing to remove")
+    say(f"{_total(found)} {ending}" if found else "nothing to remove")
 
 
 def _total(found: "Sequence[Garbage]") -> str:

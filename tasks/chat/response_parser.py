@@ -16,6 +16,8 @@ _REASONING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 _HERMES, _END_HERMES = "<tool_call>", "</tool_call>"
 _MISTRAL, _MISTRAL_ARGS, _MISTRAL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _PYTHON = "<|python_tag|>"
+LONGEST_PYTHON = 20_000
+"""Characters of a call in Python's form. The time in which Python parses some texts grows with the square of theirs."""
 
 CLOSING = dict(_REASONING)
 """The closing mark of each mark that opens a hidden chain of thought."""
@@ -132,6 +134,8 @@ def _llama_calls(text: str) -> tuple[Call, ...]:
 
 def _python_call(text: str) -> Call:
     """`tool.call(key="value")`, Llama 3's form for its built-in tools."""
+    if len(text) > LONGEST_PYTHON:
+        raise BrokenCall(f"longer than {LONGEST_PYTHON} characters: {text[:80]!r}")
     try:
         call = ast.parse(text, mode="eval").body
         if isinstance(call, ast.Call) and not call.args:

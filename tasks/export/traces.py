@@ -60,9 +60,10 @@ def _trace(stored: Stored, episode: Episode, key: str) -> EpisodeTrace:
     }  # fmt: skip
     return EpisodeTrace(
         key,
-        tags,
+        _shown(tags),
         TracedSpan(
-            f"{episode.split} {episode.task_id}"[:200], "AGENT", _shown({"task": episode.task_id, "observation": seen}),
+            visible(f"{episode.split} {episode.task_id}")[:200], "AGENT",
+            _shown({"task": episode.task_id, "observation": seen}),
             {"ending": ending, "reward": episode.reward, "steps": episode.steps},
             failed=None if episode.status == "ok" else f"{episode.status}: {visible(episode.error or '')}",
             below=list(_steps(stored, steps)),

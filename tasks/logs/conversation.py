@@ -19,6 +19,8 @@ from tasks.logs.records import TOO_DEEP
 from tasks.logs.schema import LoggedMessage, LoggedRecord, Rejected, check_record, tool_lines
 from tasks.text.formats import Action, read_action
 
+DEEPEST = 200
+"""How many levels of a record are read: whoever reads it later may have less of Python's stack left."""
 _READ = {"messages", "traj", "tools", "task_id", "reward", "success"}
 
 
@@ -54,14 +56,20 @@ def read_conversation(
     Raises:
         Rejected: the record can't be used.
     """
+    if _deeper(record, DEEPEST):
+        raise Rejected("too_deep", TOO_DEEP)
     try:
         return _convert(record, number, run, iteration, tools)
-    except RecursionError:
-        raise Rejected("too_deep", TOO_DEEP) from None
     except UnicodeEncodeError:
         raise Rejected("not_text", "a text holds half a surrogate pair, which is no character") from None
     except ValueError as error:
         raise Rejected("bad_field", f"a value can't be read: {error}") from error
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects are nested more than so many levels deep."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is not None and (levels == 0 or any(_deeper(part, levels - 1) for part in inner))
 
 
 def _convert(
@@ -200,5 +208,5 @@ def _json(value: Any) -> str:
 
 
 def plain(value: Any) -> float | str:
-    """A value that JSON does not know: ijson gives fractions as Decimal, Parquet holds dates and bytes."""
+    """A value that JSON does not know: Parquet holds decimals, dates and bytes."""
     return float(value) if isinstance(value, Decimal) else str(value)

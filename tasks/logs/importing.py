@@ -21,6 +21,7 @@ from storage.files import sha256_file
 from storage.parquet.table_stream import TableStream
 from storage.store import Committed, Store
 from tasks.environments.logged import NAME
+from tasks.foreign_json import read_json
 from tasks.logs.conversation import plain, read_conversation
 from tasks.logs.records import BrokenRecord, LogFormat, UnreadableLog, read_records
 from tasks.logs.schema import Rejected, Tool
@@ -62,7 +63,7 @@ def load_tools(path: Path) -> list[dict[str, Any]]:
         UnreadableLog: the file can't be read, or holds no tool schemas.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path.read_bytes())
         listed = content if isinstance(content, list) else [content]
         tools = [t if "function" in t else {"type": "function", "function": t} for t in listed]
         TypeAdapter(list[Tool]).validate_python(tools)

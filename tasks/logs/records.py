@@ -6,33 +6,37 @@
 | jsonl | one record per line; a broken line becomes a reject |
 | parquet | one record per row; `messages` as a list of structs or as JSON text |
 
-A record that can't be decoded comes as a BrokenRecord. Only a JSON array that breaks off ends the reading.
+A record that can't be decoded comes as a BrokenRecord. Only where nobody can tell the end of a record in a JSON array
+does the reading end.
 """
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-import ijson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 LogFormat = Literal["openai-chat", "jsonl", "parquet"]
 BATCH_ROWS = 32  # Parquet rows decoded at a time
-CHUNK = 1 << 16  # bytes of a JSON array read at a time
+CHUNK = 1 << 16  # bytes of a JSON array read at a time, at least
+
+_SCALAR = rb'(?P<scalar>"(?:[^"\\]++|\\.)*+"|[-+.0-9eE]++|true|false|null|NaN|Infinity)'
+_BETWEEN = re.compile(rb"[\s,]++|[\[\]{}]|" + _SCALAR, re.DOTALL)
+"""A token where records are looked for."""
+_WITHIN = re.compile(rb"(?:[\s,:]++|" + _SCALAR + rb")++|[\[\]{}]", re.DOTALL)
+"""The same within a record: all up to the next bracket is one token."""
+_CLOSERS = {ord("["): ord("]"), ord("{"): ord("}")}
 
 
 class UnreadableLog(Exception):
     """A file can't be imported; the message names the file, the fault and the remedy."""
 
 
-DEEPEST = 200
-"""How many levels of a record in a JSON array are read."""
 TOO_DEEP = "it is nested too deep to be read"
 
 
@@ -53,7 +57,7 @@ def read_records(path: Path, how: LogFormat) -> Iterator[tuple[int, Any]]:
         how: its format.
 
     Yields:
-        (number, record): decoded JSON with fractions as float or Decimal, or a BrokenRecord.
+        (number, record): decoded JSON (of Parquet, Python's values), or a BrokenRecord.
 
     Raises:
         UnreadableLog: the file can't be read, or is broken as a whole.
@@ -81,55 +85,65 @@ def _array(stream: BinaryIO, path: Path) -> Iterator[tuple[int, Any]]:
     stream.seek(0)
     number = -1
     try:
-        for number, record in enumerate(_values(stream, 1 if first == b"[" else 0)):
-            yield number, record
-    except (ijson.JSONError, ValueError, ArithmeticError) as error:  # a number that Python can't hold, too
+        for number, text in enumerate(_values(stream, 1 if first == b"[" else 0)):
+            yield number, _decoded(text)
+    except ValueError as error:
         raise UnreadableLog(
-            f"{path}: is not valid JSON after record {number} ({' '.join(str(error).split())[:120]}); nothing is "
-            "imported. With one record per line, --format jsonl rejects only the broken ones"
+            f"{path}: is not valid JSON after record {number} ({error}); nothing is imported. With one record per "
+            "line, --format jsonl rejects only the broken ones"
         ) from error
 
 
-def _values(stream: BinaryIO, base: int) -> Iterator[Any]:
-    """The values at a depth of a JSON stream, without what is nested deeper than DEEPEST. (`ijson.items` keeps a path
-    for each level, so its memory grows with the square of the depth.)"""
-    depth, too_deep, builder = 0, False, ijson.ObjectBuilder()
-    parser = ijson.get_backend("python") if _has_long_digits(stream) else ijson
-    for event, value in parser.basic_parse(stream, multiple_values=True):
-        begins, ends = event in ("start_map", "start_array"), event in ("end_map", "end_array")
-        level = depth - 1 if ends else depth
-        depth += begins - ends
-        if level - base >= DEEPEST:
-            too_deep = True
-        elif level >= base:
-            builder.event(event, value)
-        if level == base and not begins and event != "map_key":
-            yield BrokenRecord("too_deep", TOO_DEEP, "") if too_deep else builder.value
-            too_deep, builder = False, ijson.ObjectBuilder()
+def _values(stream: BinaryIO, base: int) -> Iterator[bytes]:
+    """The texts of the values at a depth of a JSON stream. Brackets and strings tell where one ends, so a value that
+    can't be decoded hides no other.
 
-
-def _has_long_digits(stream: BinaryIO) -> bool:
-    """Whether a number in a file may have more digits than Python takes. The C code of ijson 3.6 meets Python's refusal
-    with a reference freed once too often, and the process crashes some time later; its Python code does not."""
-    last, found = b"", False
-    while not found and (part := stream.read(CHUNK)):
-        runs = re.findall(rb"[0-9]+", last + part)
-        found = max(map(len, runs), default=0) > sys.int_info.default_max_str_digits
-        last = runs[-1] if runs and part[-1:].isdigit() else b""
-    stream.seek(0)
-    return found
+    Raises:
+        ValueError: nobody can tell where a value ends: a bracket or a quote is missing, or there is one too many.
+    """
+    text, at, begin, more = b"", 0, 0, True
+    closers: list[int] = []
+    while True:
+        inside = len(closers) > base
+        token = (_WITHIN if inside else _BETWEEN).match(text, at)
+        unfinished = text[at : at + 1] == b'"' or len(text) - at < len("Infinity")
+        if more and (unfinished if token is None else token.end() == len(text)):
+            kept = begin if inside else at
+            size = max(CHUNK, len(text) - kept)  # so that a long text is not read anew many times
+            read = stream.read(size)
+            text, at, begin, more = text[kept:] + read, at - kept, 0, bool(read)
+            continue
+        if token is None:
+            if at == len(text) and not closers:
+                return
+            raise ValueError(f"at {text[at : at + 20]!r}" if at < len(text) else "it breaks off")
+        first, start, at = text[at], at, token.end()
+        if len(closers) < base and (token["scalar"] or first == ord("{")):
+            raise ValueError(f"{text[start : start + 20]!r} follows its end")
+        if first in _CLOSERS:
+            begin = begin if inside else start
+            closers.append(_CLOSERS[first])
+        elif first in _CLOSERS.values():
+            if not closers or closers.pop() != first:
+                raise ValueError(f"{chr(first)} closes nothing")
+            if inside and len(closers) == base:
+                yield text[begin:at]
+        elif not inside and token["scalar"]:
+            yield text[start:at]
 
 
 def _lines(stream: BinaryIO, path: Path) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(stream):
-        if not line.strip():
-            continue
-        try:
-            yield number, json.loads(line)
-        except ValueError:  # UnicodeDecodeError is one
-            yield number, BrokenRecord("not_json", "the line is not JSON", line.decode(errors="replace"))
-        except RecursionError:
-            yield number, BrokenRecord("too_deep", TOO_DEEP, line.decode(errors="replace"))
+    yield from ((number, _decoded(line)) for number, line in enumerate(stream) if line.strip())
+
+
+def _decoded(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:  # of bytes that are no UTF-8, and of a number with too many digits, too
+        reason = f"it can't be read as JSON: {' '.join(str(error).split())[:120]}"
+        return BrokenRecord("not_json", reason, text.decode(errors="replace"))
+    except RecursionError:
+        return BrokenRecord("too_deep", TOO_DEEP, text.decode(errors="replace"))
 
 
 def _parquet(path: Path) -> Iterator[Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from schemas.config import Config
 from schemas.load import dump_config, load_config
-from storage.files import replace_text
+from storage.files import PRIVATE_FILE, PUBLIC_FILE, replace_text
 from storage.store import Committed, Store
 from tasks.engines.dtype import Choice, choose_dtype
 from tasks.engines.vllm.servers import serving
@@ -106,7 +106,11 @@ def begin_iteration(store: Store, config: Config, iteration: int) -> Config:
             )
         return config
     if before != config:
-        replace_text(config_path(store, run, iteration), dump_config(config))
+        text = dump_config(config)
+        holds_password = text != dump_config(config, masked=True)
+        replace_text(
+            config_path(store, run, iteration), text, PRIVATE_FILE if holds_password else PUBLIC_FILE
+        )
     store.change_current(run, iteration, lambda current: current)
     return config
 

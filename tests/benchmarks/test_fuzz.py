@@ -32,7 +32,7 @@ def test_no_completion_raises_and_every_branch_of_the_parsers_is_reached(tmp_pat
     )
     assert done.returncode == 0, done.stdout + done.stderr
     modules = json.loads((tmp_path / "fuzz_branches.json").read_text())["modules"]
-    assert len(modules) == 18 and sum(found["branches"] for found in modules.values()) > 200
+    assert len(modules) == 19 and sum(found["branches"] for found in modules.values()) > 200
 
 
 def test_what_raises_is_kept_with_its_text(monkeypatch: pytest.MonkeyPatch) -> None:

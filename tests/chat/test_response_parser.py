@@ -51,6 +51,8 @@ def test_calls_are_read_whichever_family_wrote_them(text: str, words: str, calls
         (f"<|python_tag|>look(far={'[' * 1000})", "no call of a tool"),
         (f"<|python_tag|>look(far={'9' * 4301})", "no call of a tool"),
         ("<|python_tag|>look(far=\0)", "no call of a tool"),
+        (f'<|python_tag|>look(far=f"{"{x}" * 100}")', "no call of a tool"),
+        (f'<|python_tag|>look(far=f"{"{x}" * 100_000}")', "longer than"),  # Python parses it in 17 seconds
         (f'<tool_call>{{"name": "look", "arguments": {"[" * 1000}', "levels deep"),
         (
             f'<tool_call>{{"name": "look", "arguments": {{"far": {"9" * 4301}}}}}</tool_call>',

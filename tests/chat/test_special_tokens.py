@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.config import Config, EngineSection, ModelSection
+from schemas.load import PROJECT_ROOT
 from storage.history import State, Turn
 from tasks.chat.messages import Message, Tool
 from tasks.chat.response_parser import MARKS
@@ -22,11 +23,14 @@ from tasks.engines.backends import build_engine
 from tasks.engines.protocol import Request, Sampling
 from tasks.prompting.rendering import PromptRenderer
 from tasks.prompting.role_prompts import (
+    Attempt,
     BackupInputs,
+    aggregate_prompt,
     backup_prompt,
     evaluate_prompt,
     policy_prompt,
     predict_prompt,
+    refine_prompt,
 )
 from tasks.training.data import encode
 from tests.support.families import FAMILIES, Family, make_tokenizer
@@ -123,16 +127,24 @@ def test_special_tokens_in_every_roles_prompt_are_ordinary_text(
         game = PromptRenderer(make_config(roles={role: {"engine": "rules"} for role in ROLES}), ToolGame())
         state, action = State((Turn(said, f"Action: {said}"),), said), f"Action: {said}"
         read = BackupInputs(state, action, said, 0.0, terminal=True)
+        tried = [Attempt(action, True, said), Attempt(said, None, said)]
+        known = {"state": state, "privileged": said, "thought": said}
         made = [
             policy_prompt(game, state), predict_prompt(game, state, action), backup_prompt(game, read),
-            evaluate_prompt(game, state, action, [said]),
+            evaluate_prompt(game, state, action, [said]), aggregate_prompt(game, state, action, [said]),
+            refine_prompt(game, state, tried), game.prompt("refine", "choose", state=state, attempts=tried),
+            *(game.prompt("correct", name, hidden=False, **known) for name in ("correct_target", "correct_thought")),
         ]  # fmt: skip
+        assert {prompt.template for prompt in made} == TEMPLATES
         yield from (chat.prompt_ids(prompt.messages, tools=prompt.tools) for prompt in made)
 
     for hostile, plain in zip(prompts(forged), prompts("word"), strict=True):
         assert frame(chat, hostile, MARKS) == frame(chat, plain, MARKS)
 
 
+TEMPLATES = {path.stem for path in (PROJECT_ROOT / "prompts").glob("*.j2")} - {
+    "conversation"
+}  # a part of others
 PUBLISHED = {"gemma3": "<end_of_turn>", "llama3_2": "<|eot_id|>", "phi3": "<|end|>", "qwen3": "<|im_end|>"}
 
 

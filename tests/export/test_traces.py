@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
@@ -12,7 +13,9 @@ from schemas.config import Config
 from storage.mlflow.bridge import Bridge
 from storage.store import Store
 from tasks.export.traces import episode_traces, sampled
+from tests.support.committed import commit_rows
 from tests.support.iterations import Finished
+from tests.support.rows import episode, transitions
 
 
 def test_a_sample_is_spread_evenly_and_is_all_where_there_are_fewer() -> None:
@@ -77,6 +80,19 @@ def test_a_deleted_run_leaves_no_trace_and_one_of_its_name_gets_its_own(
     client = MlflowClient(tracking_uri=bridge.uri)
     assert client.search_traces(locations=[before[0].info.experiment_id]) == []
     assert bridge.log_traces("trial", 0, episode_traces(store, "trial", 0, 1)) == 2
+
+
+def test_what_others_wrote_is_traced_as_text(store: Store) -> None:
+    hostile = "\x1b]8;;http://x\x07<script>[a](http://x)\u202e"
+    said = {"observation": hostile, "action": hostile, "next_observation": hostile, "generation": None}
+    told = {"task_id": hostile, "policy_version": hostile, "status": "environment_error", "error": hostile}
+    played = episode(**told)
+    steps = [step.model_copy(update=said) for step in transitions(played)]
+    commit_rows(store, "rollout", 0, {"episodes": [played], "transitions": steps})
+    [trace] = episode_traces(store, "trial", 0, 1)
+    texts = json.dumps(asdict(trace), ensure_ascii=False)
+    assert texts.count("<script>[a](http://x)") > 6, "the viewer shows texts, not markup"
+    assert "\\u001b" not in texts and not {"\x1b", "\x07", "\u202e"} & set(texts)
 
 
 def test_no_episode_is_traced_where_none_is_wanted(store: Store) -> None:

@@ -1,9 +1,8 @@
 """Logged conversations as episodes and transitions: exact, once, whole or not at all, in constant memory."""
 
 import datetime
+import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage.sql.views import connect
 from storage.store import Store
 from storage.verify import verify
+from tasks.logs import records
 from tasks.logs.conversation import logged_messages, read_conversation
 from tasks.logs.importing import ImportResult, import_log, load_tools
 from tasks.logs.records import LogFormat, UnreadableLog, read_records
@@ -175,6 +177,12 @@ BAD = {
     json.dumps(offering(properties={"a": {}}, required=5)): "bad_field",
     json.dumps(conversation(0, tools=5)): "bad_field",
     json.dumps(conversation(0))[:-1] + ', "other": ' + "[" * 100_000 + "]" * 100_000 + "}": "too_deep",
+    json.dumps(conversation(0))[:-1] + ', "other": ' + "1" * 5000 + "}": "not_json",  # more than Python takes
+    json.dumps(conversation(0))[:-1] + ', "other": "\x00"}': "not_json",
+    json.dumps(conversation(0))[:-1] + ', "other": "\udcff"}': "not_json",  # a byte that is no UTF-8
+    json.dumps(conversation(0))[:-1] + ",}": "not_json",
+    '{"reward" 1}': "not_json",
+    json.dumps(conversation(0))[:-1] + ', "other": ' + "[" * 200 + "]" * 200 + "}": "too_deep",
     json.dumps(conversation(0))[:-1] + ', "reward": 1e999}': "bad_reward",
     json.dumps(conversation(0, reward=10**400)): "bad_reward",
     '{"traj": 5, "messages": null, "reward": 1}': "bad_messages",
@@ -190,7 +198,8 @@ def test_every_bad_record_is_a_row_of_rejects(
     good = json.dumps(conversation(0))
     lines = [good, *BAD, good]
     path = tmp_path / "log"
-    path.write_text("\n".join(lines) if how == "jsonl" else f"[{','.join(lines)}]")
+    text = "\n".join(lines) if how == "jsonl" else f"[{','.join(lines)}]"
+    path.write_bytes(text.encode(errors="surrogateescape"))
     done = imported(store, path, how, tools=tools)
     assert done.episodes == 2
     found = connect(store).sql("select record, status from rejects order by record").fetchall()
@@ -214,22 +223,40 @@ def test_a_line_of_json_that_python_can_not_hold_is_a_row_of_rejects(store: Stor
     assert imported(store, path, "jsonl").rejects == {"not_json": 1, "too_deep": 1}
 
 
-@pytest.mark.parametrize("before", [0, 60_000, 65_000])
-def test_a_number_that_python_can_not_hold_ends_the_reading_of_an_array(tmp_path: Path, before: int) -> None:
-    # In a process of its own, many times: ijson's own way to refuse such a number crashes after some.
+@given(
+    values=st.lists(st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(st.sampled_from('[]{},:"\\\\ aé1')),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from('a"]}'), inner, max_size=3),
+        max_leaves=8,
+    ), max_size=5),
+    chunk=st.integers(1, 40), indent=st.sampled_from([None, 1]), ascii=st.booleans(),
+)  # fmt: skip
+def test_the_values_of_an_array_are_found_wherever_its_pieces_end(
+    values: list[Any], chunk: int, indent: int | None, ascii: bool
+) -> None:
+    text = json.dumps(values, indent=indent, ensure_ascii=ascii).encode()
+    objects = " ".join(json.dumps({"a": value}, ensure_ascii=ascii) for value in values).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "CHUNK", chunk)
+        found = [json.loads(value) for value in records._values(io.BytesIO(text), 1)]
+        assert json.dumps(found) == json.dumps(values)
+        found = [json.loads(value)["a"] for value in records._values(io.BytesIO(objects), 0)]
+        assert json.dumps(found) == json.dumps(values)
+
+
+@pytest.mark.parametrize("broken", [
+    '{"reward": 1, "text": "no end}', "{'reward': 1}", '{"reward": 1]', '{"reward": 1', '{"reward": 1}]', "reward",
+])  # fmt: skip
+def test_where_the_end_of_a_record_is_not_to_be_told_nothing_is_imported(
+    store: Store, tmp_path: Path, broken: str
+) -> None:
+    good = json.dumps(conversation(0))
     path = tmp_path / "log.json"
-    path.write_text('[{"reward": 1, "text": "' + "x" * before + '", "n": ' + "1" * 5000 + "}]")
-    program = (
-        "import sys\nfrom pathlib import Path\nfrom tasks.logs.records import UnreadableLog, read_records\n"
-        "for _ in range(200):\n    try:\n        list(read_records(Path(sys.argv[1]), 'openai-chat'))\n"
-        "    except UnreadableLog as error:\n        said = str(error)\nprint(said)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
-    )
-    assert (
-        "is not valid JSON after record -1" in done.stdout and "rejects only the broken ones" in done.stdout
-    )
+    path.write_text(f"[{good}, {broken}, {good}" + (", " + good) * 2000 + "]")
+    with pytest.raises(
+        UnreadableLog, match=r"not valid JSON after record [012] .*rejects only the broken ones"
+    ):
+        imported(store, path)
 
 
 @pytest.mark.parametrize(

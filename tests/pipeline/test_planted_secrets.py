@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -48,15 +47,35 @@ def test_secrets_are_in_no_artifact_log_cache_or_output(
     file = tmp_path / "config.yaml"
     file.write_text(dump_config(config))
     said = [failure, caplog.text, str(errors)]
-    for words in (["config", "show", str(file)], ["config", "check", str(file)], ["verify"]):
-        with suppress(SystemExit):
-            said.append(CliRunner().invoke(app, words, env={"NLAC_DATA": str(store.root)}).output)
+    page = str(tmp_path / "page.html")
+    for words in (
+        ["config", "show", str(file)], ["config", "check", str(file)], ["verify"], ["runs"], ["status"],
+        ["status", "--format", "json"], ["report", "--allow-missing"], ["view", "--output", page],
+    ):  # fmt: skip
+        said.append(CliRunner().invoke(app, words, env={"NLAC_DATA": str(store.root)}).output)
     assert "reader:***@127.0.0.1" in said[3] and not leaks("".join(said).encode())
+    assert not leaks(Path(page).read_bytes())
     found = {path for path in store.root.rglob("*") if path.is_file() and leaks(path.read_bytes())}
     # The iteration's own configuration is what it runs with.
-    assert found <= {store.iteration_dir("trial", 0) / "config.yaml"}
+    assert found == {store.iteration_dir("trial", 0) / "config.yaml"}
+    assert {path.stat().st_mode & 0o777 for path in found} == {0o600}
     artifacts = [path for path in bridge.home.rglob("config.yaml")]
     assert artifacts and all("reader:***@" in path.read_text() for path in artifacts)
+
+
+@pytest.mark.parametrize("written", [
+    f"engines: {URL}", f"engines: [{URL}]", f"engines: {{remote: {{backend: openai, base_url: {URL}}}}}",
+    f"engines:\n  remote: {{base_url: '{URL}', backend: {{}}}}", f"engines:\n  remote: {{base_url: '{URL}'",
+    f"base_url: {URL}", f"engines: {{remote: {{rules: {URL}, backend: scripted}}}}",
+])  # fmt: skip
+def test_a_configuration_is_refused_without_the_password_that_stands_in_it(
+    written: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(written)
+    said = CliRunner().invoke(app, ["config", "check", str(file)], env={"NLAC_DATA": str(tmp_path / "data")})
+    assert said.exit_code == 2 and str(file) in said.stderr.replace("\n", ""), said.output
+    assert not leaks(said.output.encode()), said.output
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,10 @@ def test_a_file_lies_over_those_it_extends_and_later_ones_over_earlier(tmp_path:
     assert (config.run, config.seed) == ("trial", 3)
 
 
+BOMB = "a0: &a0 [0], " + ", ".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 10}]" for n in range(1, 10))
+"""A few lines that stand for a billion values."""
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -80,6 +84,8 @@ def test_a_file_lies_over_those_it_extends_and_later_ones_over_earlier(tmp_path:
             "merge_adapters: .*backend vllm",
         ),
         ("parameters: separate\ncritic: {mix: 0.5}", "critic.mix: rows of the other role"),
+        (f"environment: {{options: {{{BOMB}}}}}", "more than 100,000 values"),
+        ("environment: &a\n  options: {x: *a}", "more than 100,000 values"),
     ],
 )
 def test_a_bad_field_is_named_with_its_remedy(tmp_path: Path, text: str, said: str) -> None:

@@ -86,6 +86,9 @@ def test_an_iteration_is_one_run_with_a_child_a_stage(
     bridge.link(second or "", "5678", "http://127.0.0.1:4200/runs/flow-run/5678")
     linked = client.get_run(second).data.tags
     assert linked["nlac.prefect_flow_run_id"] == "5678" and "5678" in linked["mlflow.note.content"]
+    bridge.link(second or "", "5678", "http://127.0.0.1:4200/) <script> [a](http://x")
+    note = client.get_run(second).data.tags["mlflow.note.content"]
+    assert "<script>" not in note and note.count("](") == 1, "a note is shown as Markdown"
     bridge.link(second or "", "9012", None)
     relinked = client.get_run(second).data.tags
     assert relinked["nlac.prefect_flow_run_id"] == "9012"
@@ -230,13 +233,14 @@ def test_a_failed_stage_keeps_its_reason_and_a_killed_one_does_not_stay_running(
     bridge: Bridge, client: MlflowClient
 ) -> None:
     failed = bridge.start_stage("trial", 0, "critique")
-    bridge.fail_stage(failed, "no futures")
+    bridge.fail_stage(failed, "no futures: \x1b]8;;http://x\x07<script>[a](http://x)")
     bridge.fail_stage(None, "one that MLflow never knew")
     killed = bridge.start_stage("trial", 0, "critique")
     bridge.start_stage("trial", 0, "critique")
     assert failed and killed
     assert client.get_run(failed).info.status == "FAILED"
-    assert client.get_run(failed).data.tags["nlac.error"] == "no futures"
+    said = client.get_run(failed).data.tags["nlac.error"]
+    assert said == "no futures: \\x1b]8;;http://x\\x07<script>[a](http://x)", "a tag is shown as text"
     assert client.get_run(killed).info.status == "KILLED"
 
 

@@ -23,6 +23,8 @@ _FORMS = (
 _ACTION = re.compile("|".join(_FORMS))
 _QUOTED = re.compile(r'"([^"]+)"')
 _WORD = re.compile(r"[^\s,?]+")
+_UNTYPED = re.compile("[\ud800-\udfff\ue000-\uf8ff]")
+"""What no field takes as text: half a character, and the private characters that WebDriver takes for keys."""
 
 ACTION_FORMAT = ActionFormat(
     "|".join(_FORMS).replace("(", "(?:"),
@@ -92,7 +94,7 @@ def _allows(line: Line, action: Action) -> bool:
         case "click":
             return line.enabled
         case "type":
-            return line.typed
+            return line.typed and _UNTYPED.search(action.text) is None
         case "select":
             return line.enabled and (action.text in line.options or OPTIONS_CUT in line.flags)
         case _:

@@ -50,9 +50,9 @@ def find_page(name: str) -> Path:
         ValueError: the package has no such page.
         ImportError: the package is not installed.
     """
-    path = folder() / "miniwob" / f"{name}.html"
-    if not path.is_file():
+    known = {path.stem: path for path in (folder() / "miniwob").glob("*.html")}
+    if name not in known:  # a name that leads elsewhere, too
         raise ValueError(
             f"pages: the package miniwob has no page '{name}'; it has {', '.join(PAGES[:5])}, ..."
         )
-    return path
+    return known[name]
