@@ -103,11 +103,10 @@ def play(
 
     from tasks.export.play import play as play_once
     from tasks.export.policy import find_policy
-    from tasks.pipeline.iterations import config_path
 
     store = open_store(data)
     name = known_run(store, load(None, run).run)
-    if not any(config_path(store, name, number).exists() for number in store.iterations(name)):
+    if not any(store.config_path(name, number).exists() for number in store.iterations(name)):
         fail(f"run '{name}' holds imported episodes alone, so it has no policy yet; train one first", USAGE)
     policy = find_policy(store, name, iteration)
     asyncio.run(play_once(policy, task, seed, cache_dir=store.cache_dir, show=_echo))

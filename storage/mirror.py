@@ -1,0 +1,221 @@
+"""A bucket that holds committed data, and the folder of this machine that mirrors it.
+
+    <run>/iterations/00003/current.json, config.yaml     as in a data root of files
+    <run>/<stage>/iteration=00003/<fingerprint>/
+        manifest.json                                    put last, if there is none: it commits the folder
+        <16 hex digits of its sha256>/<table>.parquet    each file; two writers never touch each other's
+        stage.log
+    .nlac                                                shows that the server honours conditional puts
+
+The mirror holds copies of these, without the folders of digits. A file's copy counts while the mirror's manifest is the
+bucket's. Journals, checkpoints, logs, locks and what is being written are the mirror's own.
+"""
+
+import hashlib
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from schemas.load import ConfigError
+from schemas.manifest import FileEntry, Manifest
+from storage.committed import StoreError
+from storage.files import make_folder, replace_text
+from storage.objects import Found, Listed, Objects
+from storage.places import Change, Examined, Unlisted, examine_file, names_in
+
+PARALLEL = 16  # requests at a time, of files of one folder or of many small files
+ROUNDS = 100  # of reading and replacing a small file; each one lost was another writer's change
+ABANDONED = timedelta(days=1)
+"""Age of an upload that nobody finishes any more."""
+MANIFEST, PROBE = "manifest.json", ".nlac"
+
+
+class Mirror:
+    """A place of committed data; see `storage.places.Place`.
+
+    Args:
+        root: the mirror.
+        objects: the bucket.
+    """
+
+    def __init__(self, root: Path, objects: Objects) -> None:
+        self._root, self._objects = root, objects
+        self._manifests: dict[Path, bytes] = {}  # a folder that is committed does not change
+
+    def _key(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix() if path != self._root else ""
+
+    def _file_key(self, folder: Path, entry: FileEntry) -> str:
+        return f"{self._key(folder)}/{entry.sha256[:16]}/{entry.path}"
+
+    def read(self, path: Path) -> bytes | None:
+        if path.name != MANIFEST:
+            found = self._objects.get(self._key(path))
+            return found.content if found else None
+        if path not in self._manifests:
+            made = self._objects.get(self._key(path))
+            if made is None:
+                return None
+            self._keep(path, made)
+        return self._manifests[path]
+
+    def _keep(self, path: Path, made: Found) -> None:
+        """Keep a manifest. Another one in its place is of a folder that was removed; so are the copies beside it."""
+        if not path.exists() or path.read_bytes() != made.content:
+            shutil.rmtree(path.parent, ignore_errors=True)
+            replace_text(path, made.content.decode())
+        replace_text(self._etag(path), made.etag or "")
+        self._manifests[path] = made.content
+
+    def _etag(self, path: Path) -> Path:
+        """The file that holds the ETag of a kept manifest."""
+        return self._root / ".etags" / self._key(path)
+
+    def change(self, path: Path, change: Change) -> None:
+        self._require_conditions()
+        for _ in range(ROUNDS):
+            found = self._objects.get(self._key(path))
+            after = change(found.content if found else None)
+            if after is None or self._objects.put(
+                self._key(path), after.encode(), replaces=found.etag if found else None
+            ):
+                return
+        raise StoreError(f"{self.shown(path)}: changed by others all the time; run the command again")
+
+    def _require_conditions(self) -> None:
+        """Refuse a server that ignores the conditions of puts: two writers would overwrite each other. Asked once a
+        mirror."""
+        mark = self._root / ".honours-conditions"
+        if mark.exists():
+            return
+        if all(self._objects.put(PROBE, uuid.uuid4().bytes, replaces=None) for _ in range(2)):
+            raise ConfigError(
+                f"data root {self._objects.url}: its server ignores If-None-Match, so two writers would overwrite each "
+                "other; choose a server with conditional puts"
+            )
+        mark.touch()
+
+    def refresh(self, path: Path) -> None:
+        content = self.read(path)
+        if content is None:
+            path.unlink(missing_ok=True)
+        elif not path.exists() or path.read_bytes() != content:
+            replace_text(path, content.decode())
+
+    def names(self, folder: Path) -> list[str]:
+        return self._objects.names(self._key(folder))
+
+    def attempts(self, home: Path) -> list[str]:
+        keys = (Path(one.key) for one in self._objects.listing(self._key(home)))
+        return sorted(key.parent.name for key in keys if key.name == MANIFEST)
+
+    def publish(self, staged: Path, final: Path, manifest: Manifest) -> None:
+        uploads = [(self._file_key(final, entry), staged / entry.path) for entry in manifest.files]
+        log = staged / "stage.log"
+        uploads += [(f"{self._key(final)}/{log.name}", log)] if log.exists() else []
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            list(pool.map(lambda upload: self._objects.upload(*upload), uploads))
+        content = (staged / MANIFEST).read_bytes()
+        if not self._objects.put(self._key(final / MANIFEST), content, replaces=None):
+            raise StoreError(
+                f"{self.shown(final)}: another process committed it; a committed folder is never overwritten"
+            )
+        shutil.rmtree(final, ignore_errors=True)  # copies of a folder that was removed
+        make_folder(final.parent)
+        staged.rename(final)
+        self._manifests[final / MANIFEST] = content
+
+    def fetch(self, folder: Path, entries: Sequence[FileEntry]) -> None:
+        missing = [e for e in entries if examine_file(folder / e.path, e, content=False)[1] != e.bytes]
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            list(pool.map(lambda entry: self._bring(folder, entry), missing))
+
+    def _bring(self, folder: Path, entry: FileEntry) -> Examined:
+        """Bring a file's copy here if it is as it was committed, and measure it in any case."""
+        pieces = self._objects.stream(self._file_key(folder, entry))
+        if pieces is None:
+            return entry, None, None
+        make_folder(self._root / ".incoming")
+        aside, digest, size = self._root / ".incoming" / uuid.uuid4().hex, hashlib.sha256(), 0
+        try:
+            with aside.open("wb") as copy:
+                for piece in pieces:
+                    copy.write(piece)
+                    digest.update(piece)
+                    size += len(piece)
+            if digest.hexdigest() == entry.sha256:
+                make_folder((folder / entry.path).parent)
+                aside.replace(folder / entry.path)
+        finally:
+            aside.unlink(missing_ok=True)
+        return entry, size, digest.hexdigest()
+
+    def examine(
+        self, folder: Path, entries: Sequence[FileEntry], *, content: bool, stored: bool
+    ) -> Iterable[Examined]:
+        if not content:
+            sizes = {one.key: one.bytes for one in self._objects.listing(self._key(folder))}
+            return [(entry, sizes.get(self._file_key(folder, entry)), None) for entry in entries]
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            return list(pool.map(lambda e: (self._stored if stored else self._copy)(folder, e), entries))
+
+    def _stored(self, folder: Path, entry: FileEntry) -> Examined:
+        found = self._objects.digest(self._file_key(folder, entry))
+        return (entry, *found) if found else (entry, None, None)
+
+    def _copy(self, folder: Path, entry: FileEntry) -> Examined:
+        here = examine_file(folder / entry.path, entry, content=True)
+        return here if here[2] == entry.sha256 else self._bring(folder, entry)
+
+    def unlisted(self, committed: Mapping[Path, Sequence[FileEntry]]) -> Iterator[Unlisted]:
+        own = {f"{self._key(folder)}/{name}" for folder in committed for name in (MANIFEST, "stage.log")}
+        own |= {self._file_key(folder, entry) for folder, entries in committed.items() for entry in entries}
+        for one in self._objects.listing():
+            if "/iteration=" in one.key and one.key not in own:
+                old = datetime.now(UTC) - one.modified > ABANDONED
+                yield Unlisted(self._root / one.key, self.shown(self._root / one.key), one.bytes, old)
+
+    def remove(self, path: Path, aside: Path) -> None:
+        keys = [one.key for one in self._objects.listing(self._key(path))] or [self._key(path)]
+        # Without its manifest a folder is none. Without its iterations a run is none; until then it is deleted again.
+        self._objects.delete([key for key in keys if key.endswith(f"/{MANIFEST}")])
+        self._objects.delete([key for key in keys if "/iterations/" not in key])
+        self._objects.delete([key for key in keys if "/iterations/" in key])
+        self._manifests = {
+            known: made for known, made in self._manifests.items() if path not in known.parents
+        }
+        if path.exists():
+            path.rename(aside)
+
+    def pull(self) -> None:
+        listed = {self._root / one.key: one for one in self._objects.listing()}
+        small = [path for path in listed if path.parent.parent.name == "iterations"]
+        manifests = {path: one for path, one in listed.items() if path.name == MANIFEST}
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            list(pool.map(self.refresh, small))
+            list(pool.map(self._pull_manifest, manifests.items()))
+        for run in names_in(self._root):
+            for path in (self._root / run).glob("*/iteration=*/*"):
+                if path / MANIFEST not in manifests:
+                    shutil.rmtree(path)
+            for path in (self._root / run / "iterations").glob("*/*"):
+                if path not in listed:
+                    path.unlink()
+            for path in (self._root / run / "iterations").glob("*"):
+                if not any(path.iterdir()):
+                    path.rmdir()
+
+    def _pull_manifest(self, one: tuple[Path, Listed]) -> None:
+        path, listed = one
+        known = self._etag(path)
+        if listed.etag and path.exists() and known.exists() and known.read_text() == listed.etag:
+            self._manifests[path] = path.read_bytes()
+        else:
+            self._manifests.pop(path, None)
+            self.read(path)
+
+    def shown(self, path: Path, entry: FileEntry | None = None) -> str:
+        return f"{self._objects.url}/{self._file_key(path, entry) if entry else self._key(path)}"
