@@ -11,19 +11,19 @@ The mirror holds copies of these, without the folders of digits. A file's copy c
 bucket's. Journals, checkpoints, logs, locks and what is being written are the mirror's own.
 """
 
-import hashlib
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from schemas.load import ConfigError
 from schemas.manifest import FileEntry, Manifest
 from storage.committed import StoreError
-from storage.files import make_folder, replace_text
-from storage.objects import Found, Listed, Objects
+from storage.copies import Copies
+from storage.objects import Found, Objects
 from storage.places import Change, Examined, Unlisted, examine_file, names_in
 
 PARALLEL = 16  # requests at a time, of files of one folder or of many small files
@@ -42,7 +42,7 @@ class Mirror:
     """
 
     def __init__(self, root: Path, objects: Objects) -> None:
-        self._root, self._objects = root, objects
+        self._root, self._objects, self._copies = root, objects, Copies(root)
         self._manifests: dict[Path, bytes] = {}  # a folder that is committed does not change
 
     def _key(self, path: Path) -> str:
@@ -52,27 +52,21 @@ class Mirror:
         return f"{self._key(folder)}/{entry.sha256[:16]}/{entry.path}"
 
     def read(self, path: Path) -> bytes | None:
-        if path.name != MANIFEST:
-            found = self._objects.get(self._key(path))
-            return found.content if found else None
-        if path not in self._manifests:
-            made = self._objects.get(self._key(path))
-            if made is None:
-                return None
-            self._keep(path, made)
-        return self._manifests[path]
+        if path in self._manifests:
+            return self._manifests[path]
+        found = self._objects.get(self._key(path))
+        if found is not None and path.name == MANIFEST:
+            self._keep(path, found)
+        return found.content if found else None
 
-    def _keep(self, path: Path, made: Found) -> None:
-        """Keep a manifest. Another one in its place is of a folder that was removed; so are the copies beside it."""
-        if not path.exists() or path.read_bytes() != made.content:
-            shutil.rmtree(path.parent, ignore_errors=True)
-            replace_text(path, made.content.decode())
-        replace_text(self._etag(path), made.etag or "")
-        self._manifests[path] = made.content
-
-    def _etag(self, path: Path) -> Path:
-        """The file that holds the ETag of a kept manifest."""
-        return self._root / ".etags" / self._key(path)
+    def _keep(self, path: Path, found: Found) -> None:
+        """Keep a small file's copy. Another manifest in a folder's place is of one that was removed; so are the copies
+        beside it."""
+        if path.name == MANIFEST:
+            if path.exists() and path.read_bytes() != found.content:
+                shutil.rmtree(path.parent, ignore_errors=True)
+            self._manifests[path] = found.content
+        self._copies.keep(path, found.content, found.etag)
 
     def change(self, path: Path, change: Change) -> None:
         self._require_conditions()
@@ -99,11 +93,11 @@ class Mirror:
         mark.touch()
 
     def refresh(self, path: Path) -> None:
-        content = self.read(path)
-        if content is None:
+        found = self._objects.get(self._key(path))
+        if found is None:
             path.unlink(missing_ok=True)
-        elif not path.exists() or path.read_bytes() != content:
-            replace_text(path, content.decode())
+        else:
+            self._keep(path, found)
 
     def names(self, folder: Path) -> list[str]:
         return self._objects.names(self._key(folder))
@@ -124,9 +118,9 @@ class Mirror:
                 f"{self.shown(final)}: another process committed it; a committed folder is never overwritten"
             )
         shutil.rmtree(final, ignore_errors=True)  # copies of a folder that was removed
-        make_folder(final.parent)
-        staged.rename(final)
-        self._manifests[final / MANIFEST] = content
+        with suppress(OSError):  # a reader has brought copies by now; the others come when they are needed
+            staged.rename(final)
+        self._keep(final / MANIFEST, Found(content, None))
 
     def fetch(self, folder: Path, entries: Sequence[FileEntry]) -> None:
         missing = [e for e in entries if examine_file(folder / e.path, e, content=False)[1] != e.bytes]
@@ -136,22 +130,11 @@ class Mirror:
     def _bring(self, folder: Path, entry: FileEntry) -> Examined:
         """Bring a file's copy here if it is as it was committed, and measure it in any case."""
         pieces = self._objects.stream(self._file_key(folder, entry))
-        if pieces is None:
-            return entry, None, None
-        make_folder(self._root / ".incoming")
-        aside, digest, size = self._root / ".incoming" / uuid.uuid4().hex, hashlib.sha256(), 0
-        try:
-            with aside.open("wb") as copy:
-                for piece in pieces:
-                    copy.write(piece)
-                    digest.update(piece)
-                    size += len(piece)
-            if digest.hexdigest() == entry.sha256:
-                make_folder((folder / entry.path).parent)
-                aside.replace(folder / entry.path)
-        finally:
-            aside.unlink(missing_ok=True)
-        return entry, size, digest.hexdigest()
+        return (
+            (entry, *self._copies.bring(folder / entry.path, pieces, entry.sha256))
+            if pieces
+            else (entry, None, None)
+        )
 
     def examine(
         self, folder: Path, entries: Sequence[FileEntry], *, content: bool, stored: bool
@@ -191,31 +174,32 @@ class Mirror:
             path.rename(aside)
 
     def pull(self) -> None:
+        # What is made here after the listing began may be missing in it.
+        runs = [self._root / name for name in names_in(self._root)]
+        folders = [path for run in runs for path in run.glob("*/iteration=*/*")]
+        small = [path for run in runs for path in run.glob("iterations/*/*")]
         listed = {self._root / one.key: one for one in self._objects.listing()}
-        small = [path for path in listed if path.parent.parent.name == "iterations"]
-        manifests = {path: one for path, one in listed.items() if path.name == MANIFEST}
+        wanted = [p for p in listed if p.name == MANIFEST or p.parent.parent.name == "iterations"]
         with ThreadPoolExecutor(PARALLEL) as pool:
-            list(pool.map(self.refresh, small))
-            list(pool.map(self._pull_manifest, manifests.items()))
-        for run in names_in(self._root):
-            for path in (self._root / run).glob("*/iteration=*/*"):
-                if path / MANIFEST not in manifests:
-                    shutil.rmtree(path)
-            for path in (self._root / run / "iterations").glob("*/*"):
-                if path not in listed:
-                    path.unlink()
-            for path in (self._root / run / "iterations").glob("*"):
-                if not any(path.iterdir()):
-                    path.rmdir()
+            list(pool.map(self._pull, wanted, (listed[path].etag for path in wanted)))
+        for folder in folders:
+            if folder / MANIFEST not in listed:
+                shutil.rmtree(folder, ignore_errors=True)
+        for path in small:
+            if path not in listed:
+                path.unlink(missing_ok=True)
+        for number in {path.parent for path in small if not path.exists()}:
+            with suppress(OSError):  # it is not empty
+                number.rmdir()
 
-    def _pull_manifest(self, one: tuple[Path, Listed]) -> None:
-        path, listed = one
-        known = self._etag(path)
-        if listed.etag and path.exists() and known.exists() and known.read_text() == listed.etag:
-            self._manifests[path] = path.read_bytes()
-        else:
+    def _pull(self, path: Path, etag: str | None) -> None:
+        """Bring a small file's copy up to date, if it is not of that version."""
+        content = self._copies.of_version(path, etag)
+        if content is None:
             self._manifests.pop(path, None)
-            self.read(path)
+            self.refresh(path)
+        elif path.name == MANIFEST:
+            self._manifests[path] = content
 
     def shown(self, path: Path, entry: FileEntry | None = None) -> str:
         return f"{self._objects.url}/{self._file_key(path, entry) if entry else self._key(path)}"

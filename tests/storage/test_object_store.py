@@ -326,3 +326,17 @@ class Steps:
 
     def is_the_step(self) -> bool:
         return next(self._numbers) == self._step
+
+
+def test_a_body_that_is_cut_is_read_again(host: Host, s3: S3Server) -> None:
+    commit_rows(host("first"), "critic-sft", 0, {"priorities": rows(3000)})
+    s3.faults += [
+        Fault("cut body", "GET", name) for name in ("priorities.parquet", "manifest.json", "current.json")
+    ]
+    other = host("second")
+    found = other.committed("trial", "critic-sft", 0)
+    assert found is not None
+    found.check(content=True)
+    assert found.scan("priorities").collect().height == 3000
+    s3.faults.append(Fault("cut body", "GET", "priorities.parquet"))
+    assert verify(other) == [] and all(fault.times == 0 for fault in s3.faults)

@@ -28,8 +28,8 @@ BUCKET, KEY, SECRET = "bucket", "test-key", "test-secret"
 URL = f"s3://{BUCKET}/some/place"
 Host = Callable[[str], Store]
 """The store of URL as a host of some name sees it: each has a mirror of its own."""
-Kind = Literal["lost answer", "500 after it is done", "500", "503", "reset", "slow"]
-SLOW = 1.5  # seconds
+Kind = Literal["lost answer", "500 after it is done", "500", "503", "reset", "cut body", "slow"]
+SLOW = 0.5  # seconds
 _ERRORS = {
     403: "InvalidAccessKeyId", 404: "NoSuchKey", 412: "PreconditionFailed", 500: "InternalError", 503: "SlowDown",
 }  # fmt: skip
@@ -125,7 +125,7 @@ class S3Server:
             if method == "DELETE":
                 self.objects.pop(key, None)
                 return Answer(204)
-            return self._list(query) if not key else self._get(key)
+            return self._list(query) if not key else self._get(key, headers.get("Range"))
 
     def _put(self, key: str, headers: Mapping[str, str], body: bytes) -> Answer:
         there = self.objects.get(key)
@@ -137,10 +137,21 @@ class S3Server:
         self.objects[key] = Stored(body, datetime.now(UTC))
         return Answer(headers={"ETag": self.objects[key].etag})
 
-    def _get(self, key: str) -> Answer:
+    def _get(self, key: str, asked: str | None) -> Answer:
         there = self.objects.get(key)
         if there is None:
             return Answer(404)
+        if asked is not None:  # the rest of a body that was cut
+            first, last = (
+                int(n) if n else len(there.content) - 1 for n in asked.removeprefix("bytes=").split("-")
+            )
+            shown = f"bytes {first}-{last}/{len(there.content)}"
+            more = {
+                "ETag": there.etag,
+                "Last-Modified": format_datetime(there.modified, True),
+                "Content-Range": shown,
+            }
+            return Answer(206, there.content[first : last + 1], more)
         return Answer(
             200, there.content, {"ETag": there.etag, "Last-Modified": format_datetime(there.modified, True)}
         )
@@ -221,6 +232,9 @@ def serving_s3() -> Iterator[S3Server]:
                     self.close_connection = True
                 elif fault is not None and fault.kind == "500 after it is done":
                     self._reply(Answer(500))
+                elif fault is not None and fault.kind == "cut body":
+                    self._reply(answer, sent=len(answer.body) // 2)
+                    self.close_connection = True
                 else:
                     self._reply(answer)
 
@@ -243,7 +257,7 @@ def serving_s3() -> Iterator[S3Server]:
             missing = _xml("Error", "<Code>NoSuchBucket</Code>")
             return None if bucket == BUCKET else Answer(404, missing)
 
-        def _reply(self, answer: Answer) -> None:
+        def _reply(self, answer: Answer, sent: int | None = None) -> None:
             body = answer.body
             if answer.status >= 400 and not body:
                 body = _xml("Error", f"<Code>{_ERRORS[answer.status]}</Code>")
@@ -253,7 +267,7 @@ def serving_s3() -> Iterator[S3Server]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command != "HEAD" and answer.status != 204:
-                self.wfile.write(body)
+                self.wfile.write(body[:sent])
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _do
 
