@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from schemas.load import ConfigError
-from storage.committed import StoreError
+from storage.committed import Unreachable
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PART = 16 << 20  # bytes; a larger file goes up in parts of this size
 RETRIES, RETRY_SECONDS = 6, 60.0
 STALLED_SECONDS = 30  # without a byte; the request is sent again
-PUTS = 5  # of one object, until its fate is known
+PUTS = 2  # of one object, by us; the library sends each again as often as RETRIES says
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,12 @@ class Objects:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        self.url, self._answered = url, False
         with self._named():
             self._store = self._open(urlsplit(url).netloc, urlsplit(url).path.strip("/"))
+        self._answered = (
+            False  # once it has answered, a server that can't be reached is away, and not the wrong one
+        )
 
     def _open(self, bucket: str, prefix: str) -> "S3Store":
         try:
@@ -196,13 +199,14 @@ class Objects:
         """Turn the library's errors into one line with a remedy."""
         try:
             yield
+            self._answered = True
         except Exception as error:
             if not (isinstance(error, FileNotFoundError) or type(error).__module__.startswith("obstore")):
                 raise
             said = " ".join(str(error).partition("\n\nDebug source")[0].split())
-            if refusal := _refusal(said, type(error).__name__):
+            if not self._answered and (refusal := _refusal(said, type(error).__name__)):
                 raise ConfigError(f"data root {self.url}: {refusal}") from error
-            raise StoreError(f"{self.url}/{key}: {said}; run the command again") from error
+            raise Unreachable(f"{self.url}/{key}: {said}; run the command again") from error
 
 
 def _refusal(said: str, kind: str) -> str | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from schemas.config import Config
 from schemas.manifest import Current, OrchestrationIds, StageKey
+from storage.committed import Unreachable
 from storage.files import full_disk_named, make_folder
 from storage.store import Committed, StageBusy, Store
 from tasks.algorithms import algorithm_of
@@ -86,15 +87,15 @@ async def carry_out(
         decision.committed.check(content=False)
         store.adopt(decision.committed)
         return StageResult(decision.committed, True, decision.reasons)
-    _check_inputs(store, decision.inputs)
     try:
+        _check_inputs(store, decision.inputs)
         with store.computing(decision.key):
             run = begin_run(store, decision.fingerprint_inputs, orchestration)
             checkpoint = store.checkpoint(decision.key, run.folder)
             committed = await _compute(store, config, decision, run, checkpoint, report)
             checkpoint.unlink(missing_ok=True)
-    except StageBusy as busy:
-        raise StageInterrupted(str(busy)) from busy
+    except (StageBusy, Unreachable) as passing:
+        raise StageInterrupted(str(passing)) from passing
     return StageResult(committed, False, decision.reasons)
 
 

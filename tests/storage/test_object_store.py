@@ -159,6 +159,39 @@ def test_of_two_hosts_that_commit_one_folder_one_is_refused_by_name(host: Host, 
     assert verify(first) == []
 
 
+TWO_HOSTS = """
+import os, sys
+from contextlib import suppress
+from schemas.load import data_root
+from storage.store import Store, StoreError
+from tests.storage.test_store import rows
+from tests.support.committed import commit_rows
+for name, size in (("first", 3), ("second", 4)):
+    if os.fork() == 0:
+        os.environ["NLAC_MIRROR"] = f"{sys.argv[1]}/{name}"
+        store = Store(data_root("s3://bucket/some/place"))
+        for iteration in range(8):
+            with suppress(StoreError):
+                commit_rows(store, "critic-sft", iteration, {"priorities": rows(size)})
+                os.write(1, b"won\\n")
+        os._exit(0)
+assert [os.wait()[1] for _ in range(2)] == [0, 0]
+"""
+
+
+def test_of_two_processes_with_mirrors_of_their_own_each_folder_has_one_writer(
+    host: Host, s3: S3Server, tmp_path: Path
+) -> None:
+    both = subprocess.run(
+        [sys.executable, "-c", TWO_HOSTS, str(tmp_path)], env={**os.environ, "PYTHONPATH": "."},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert both.stdout.count("won") == 8
+    store = host("reader")
+    assert [store.committed("trial", "critic-sft", n) is not None for n in range(8)] == [True] * 8
+    assert verify(store) == []
+
+
 def test_damage_to_an_object_is_reported_by_name(host: Host, s3: S3Server) -> None:
     store = host("first")
     made = commit_rows(store, "critic-sft", 0, {"priorities": rows(300)})
