@@ -1,9 +1,10 @@
 """Libraries for a bucket, side by side, and the requests that the store makes of it.
 
-    python -m benchmarks.data.object_stores      # s3fs and pyarrow are measured where they are installed
+    python -m benchmarks.data.object_stores      # s3fs is measured where it is installed
 
-A small S3 server in a process of its own answers on this machine (tests/support/s3_server.py), so a latency is the
-library's and the server's, without a network. Writes benchmarks/out/object_stores.json.
+pyarrow is not among them: its file system has no conditional put. A small S3 server in a process of its own answers on
+this machine (tests/support/s3_server.py), so a latency is the library's and the server's, without a network. Writes
+benchmarks/out/object_stores.json.
 """
 
 import json
@@ -58,27 +59,9 @@ def s3fs_calls() -> Calls:
     )
 
 
-def pyarrow_calls() -> Calls:
-    from pyarrow import fs
-
-    address = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://")
-    files = fs.S3FileSystem(endpoint_override=address, scheme="http", region="us-east-1")
-
-    def put(key: str, content: bytes) -> None:
-        with files.open_output_stream(f"{BUCKET}/{key}") as stream:
-            stream.write(content)
-
-    def get(key: str) -> bytes:
-        with files.open_input_stream(f"{BUCKET}/{key}") as stream:
-            return bytes(stream.read())
-
-    return put, get
-
-
 LIBRARIES = {
     "obstore": (obstore_calls, "obstore.store", ["obstore"]),
     "s3fs": (s3fs_calls, "s3fs", ["s3fs", "fsspec", "aiobotocore", "botocore", "jmespath", "wrapt", "aioitertools"]),
-    "pyarrow": (pyarrow_calls, "pyarrow.fs", ["pyarrow"]),
 }  # fmt: skip
 
 
