@@ -108,8 +108,6 @@ class Mirror:
 
     def publish(self, staged: Path, final: Path, manifest: Manifest) -> None:
         uploads = [(self._file_key(final, entry), staged / entry.path) for entry in manifest.files]
-        log = staged / "stage.log"
-        uploads += [(f"{self._key(final)}/{log.name}", log)] if log.exists() else []
         with ThreadPoolExecutor(PARALLEL) as pool:
             list(pool.map(lambda upload: self._objects.upload(*upload), uploads))
         content = (staged / MANIFEST).read_bytes()
@@ -117,6 +115,8 @@ class Mirror:
             raise StoreError(
                 f"{self.shown(final)}: another process committed it; a committed folder is never overwritten"
             )
+        if (log := staged / "stage.log").exists():  # the winner's, and for people alone
+            self._objects.upload(self._key(final / log.name), log)
         shutil.rmtree(final, ignore_errors=True)  # copies of a folder that was removed
         with suppress(OSError):  # a reader has brought copies by now; the others come when they are needed
             staged.rename(final)

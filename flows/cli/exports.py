@@ -80,7 +80,7 @@ def export_policy_distillation(
     _export_rows("policy-distillation", file, iteration, run, data)
 
 
-def _export_rows(stage: str, file: Path, iteration: int | None, run: str | None, data: Path | None) -> None:
+def _export_rows(stage: str, file: Path, iteration: int | None, run: str | None, data: str | None) -> None:
     from tasks.export.rows import export_rows
 
     try:
