@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from flows.cli.doctor import bucket
 from flows.cli.main import app
 from schemas.config import Config
 from schemas.load import dump_config
@@ -104,6 +105,15 @@ def test_a_bucket_that_can_t_be_opened_exits_with_2_and_the_remedy(
         done = nlac(*words, "--data", URL)
         assert done.exit_code == 2 and said in done.stderr and URL in done.stderr, done.output
         assert "test-secret" not in done.output
+
+
+def test_doctor_asks_the_bucket(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = host("here").root
+    assert [found.said for found in bucket(root, None)] == [f"{URL} answers; 0 runs; its mirror is {root}"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "wrong")
+    (refused,) = bucket(root, None)
+    assert refused.state == "bad" and "correct AWS_ACCESS_KEY_ID" in refused.remedy
+    assert list(bucket(root.parent, None)) == [], "a folder mirrors no bucket"
 
 
 def test_without_the_package_it_is_named(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
