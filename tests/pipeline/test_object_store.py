@@ -43,10 +43,10 @@ def test_a_run_that_was_begun_on_files_goes_on_in_a_bucket_from_another_host(
     other = host("second")
     s3.asked.clear()
     iterate(config, at=other)
-    brought = {
-        key.split("/")[-2] for key in s3.asked if key.startswith("GET") and key.endswith("safetensors")
-    }
-    assert brought == {"policy", "target"}, "what iteration 1 starts from, and no other adapter"
+    weights = [key.split("/") for key in s3.asked if key.startswith("GET") and key.endswith("safetensors")]
+    brought = {(parts[3], parts[4], parts[-2]) for parts in weights}
+    ends = ("policy-distillation", "iteration=00000")
+    assert brought == {(*ends, "adapter"), (*ends, "target")}, "what iteration 1 starts from, and no other"
     whole = Store(tmp_path / "whole")
     finished(whole, config, 2)
     assert digests(other) == digests(whole)
