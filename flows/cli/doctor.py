@@ -121,6 +121,7 @@ def bucket(root: Path, config: Path | None) -> Iterator[Finding]:
 
     url = url_of(root)
     if url is None:
+        yield Finding("ok", "none; the data root is a folder")
         return
     try:
         yield Finding("ok", f"{url} answers; {len(Store(root).runs())} runs; its mirror is {root}")

@@ -113,7 +113,7 @@ def test_doctor_asks_the_bucket(host: Host, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "wrong")
     (refused,) = bucket(root, None)
     assert refused.state == "bad" and "correct AWS_ACCESS_KEY_ID" in refused.remedy
-    assert list(bucket(root.parent, None)) == [], "a folder mirrors no bucket"
+    assert [found.said for found in bucket(root.parent, None)] == ["none; the data root is a folder"]
 
 
 def test_without_the_package_it_is_named(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
