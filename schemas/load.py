@@ -27,12 +27,20 @@ class ConfigError(Exception):
 
 
 def data_root(explicit: str | Path | None = None) -> Path:
-    """The data root: `explicit` (--data), else NLAC_DATA, else `data/` in the checkout.
+    """The folder of the data root: `explicit` (--data), else NLAC_DATA, else `data/` in the checkout. That of a URL is
+    what `schemas.data_url` says.
 
     Without a checkout, where the program is installed from a wheel, it is `data/` in the working directory.
+
+    Raises:
+        ConfigError: it is a URL that can't be one of a data root.
     """
     home = PROJECT_ROOT if (PROJECT_ROOT / "pyproject.toml").exists() else Path.cwd()
     chosen = explicit or os.environ.get("NLAC_DATA") or home / "data"
+    if "://" in str(chosen):
+        from schemas.data_url import folder_of
+
+        return folder_of(str(chosen))
     return Path(chosen).expanduser().resolve()
 
 

@@ -16,7 +16,11 @@ It knows tables and files. It knows no models, no prompts, no stage's code and n
         .requests/                        finished requests of unfinished stages
         .checkpoints/                     state of unfinished training stages
         .staging/                         folders being written; never read
-        .lock                             held by the iteration or stage that writes
+        .lock                             held by the iteration or stage that writes; .current.lock by one change
       .stack/  .mlflow/                   the local servers' homes
       .cache/                             caches of libraries, and the served engines' folders
+      .origin                             of a mirror: the URL of its bucket
+      .versions/ .incoming/               of a mirror: ETags of copies, and copies that are being brought
+
+`places` is where committed data lies, in these folders or in a bucket. `mirror` says what is where in the latter case.
 """

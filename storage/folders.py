@@ -1,12 +1,12 @@
 """Every committed folder of a store, current or not."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.manifest import Current, Summary
-from storage.committed import StoreError, read_summary
+from storage.committed import StoreError
+from storage.places import names_in
 from storage.sql.catalog import State
 from storage.store import Store
 
@@ -22,23 +22,25 @@ class Folder:
     state: State
 
 
-def folders(store: Store, problems: list[str]) -> Iterator[Folder]:
+def folders(store: Store, problems: list[str], only: str | None = None) -> Iterator[Folder]:
     """Every committed folder, superseded ones too, by run, iteration and time. Each manifest is read once.
 
     Args:
         store: the store.
         problems: what is gone or broken is appended here, by name: the data root, `current.json`, manifests.
+        only: a run, to leave out all others.
     """
+    store = store.snapshot()
     if not store.root.is_dir():
-        problems.append(f"{store.root}: no such data root; name the right one with --data or NLAC_DATA")
-    for run in names_in(store.root):
+        problems.append(f"{store}: no such data root; name the right one with --data or NLAC_DATA")
+    for run in (name for name in names_in(store.root) if only in (None, name)):
         stages = set(names_in(store.run_dir(run))) - {"iterations"}
         for iteration in iterations_of(store, run):
             current, lost = _current(store, run, iteration)
             found = [
                 folder
                 for stage in sorted({*stages, *current.stages})
-                for folder in _stage_folders(store.stage_dir(run, stage, iteration), stage, current, problems)
+                for folder in _stage_folders(store, run, stage, iteration, current, problems)
             ]
             if lost and (found or store.current_path(run, iteration).exists()):
                 problems.append(lost)
@@ -61,15 +63,18 @@ def _current(store: Store, run: str, iteration: int) -> tuple[Current, str | Non
         current = store.current(run, iteration)
     except StoreError as error:
         return Current(), str(error)
-    gone = f"{path}: gone, so none of the iteration's output is current; `nlac verify --repair` rebuilds it"
+    shown = store.place.shown(path)
+    gone = f"{shown}: gone, so none of the iteration's output is current; `nlac verify --repair` rebuilds it"
     return current, None if path.exists() else gone
 
 
-def _stage_folders(home: Path, stage: str, current: Current, problems: list[str]) -> Iterator[Folder]:
-    entry = current.stages.get(stage)
+def _stage_folders(
+    store: Store, run: str, stage: str, iteration: int, current: Current, problems: list[str]
+) -> Iterator[Folder]:
+    home, entry = store.stage_dir(run, stage, iteration), current.stages.get(stage)
     for name in sorted({*names_in(home), *([entry.folder] if entry else ())}):
         try:
-            manifest = read_summary(home / name)
+            manifest = store.summary(home / name)
         except StoreError as error:
             problems.append(str(error))
             continue
@@ -77,12 +82,3 @@ def _stage_folders(home: Path, stage: str, current: Current, problems: list[str]
         if entry is not None and entry.folder == name:
             state = "stale" if entry.stale else "current"
         yield Folder(home / name, manifest, state)
-
-
-def names_in(home: Path) -> list[str]:
-    """The folders in a folder, without hidden ones, sorted; none where it does not exist."""
-    try:
-        with os.scandir(home) as entries:
-            return sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
-    except FileNotFoundError:
-        return []

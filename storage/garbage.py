@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from schemas.manifest import Summary
-from storage.committed import StoreError, read_manifest
-from storage.folders import folders
+from storage.committed import StoreError
+from storage.folders import Folder, folders
+from storage.places import Files
 from storage.store import Store
 
 _UNFINISHED = re.compile(r"(?P<stage>[a-z]+(-[a-z]+)*)-(?P<iteration>\d{5})-(?P<folder>[^.]+)\.(journal|pt)")
@@ -20,7 +21,7 @@ _UNFINISHED = re.compile(r"(?P<stage>[a-z]+(-[a-z]+)*)-(?P<iteration>\d{5})-(?P<
 class Garbage:
     """Something that can be removed; `bytes` is what that frees."""
 
-    kind: Literal["superseded attempt", "journal", "checkpoint"]
+    kind: Literal["superseded attempt", "abandoned upload", "journal", "checkpoint"]
     run: str
     path: Path
     bytes: int
@@ -42,15 +43,21 @@ def garbage(store: Store, aliased: Collection[Path] = ()) -> list[Garbage]:
     if problems:
         raise StoreError(f"{problems[0]}. Nothing is removed while it is unknown what that refers to")
     current = [folder for folder in found if folder.state != "superseded"]
-    made = [read_manifest(folder.path).fingerprint_inputs for folder in current]
+    made = [store.at(folder.path).manifest.fingerprint_inputs for folder in current]
     needed = {digest for inputs in made for digest in (*inputs.models.values(), *inputs.inputs.values())}
     needed -= {digest for folder in current for digest in _holds(folder.manifest)}
     old = [
-        Garbage("superseded attempt", folder.manifest.run, folder.path, _size(folder.path))
+        Garbage("superseded attempt", folder.manifest.run, folder.path, _size(folder))
         for folder in found
         if folder.state == "superseded"
         and not needed & _holds(folder.manifest)
         and not any(path.is_relative_to(folder.path) for path in aliased)
+    ]
+    unlisted = store.place.unlisted({folder.path: folder.manifest.files for folder in found})
+    old += [
+        Garbage("abandoned upload", one.path.relative_to(store.root).parts[0], one.path, one.bytes)
+        for one in unlisted
+        if one.abandoned
     ]
     return old + [left for run in store.runs() for left in _left_over(store, run)]
 
@@ -67,7 +74,8 @@ def remove_garbage(store: Store, aliased: Collection[Path] = ()) -> list[Garbage
         with store.lock(run, "nlac gc"), store.staging(run) as aside:
             for number, found in enumerate(garbage(store, aliased)):
                 if found.run == run:
-                    found.path.rename(aside / str(number))  # gone as a whole, whenever this is killed
+                    place = Files(store.root) if found.kind in ("journal", "checkpoint") else store.place
+                    place.remove(found.path, aside / str(number))
                     removed.append(found)
     return removed
 
@@ -89,13 +97,16 @@ def _left_over(store: Store, run: str) -> list[Garbage]:
                 continue
             iteration = int(known["iteration"])
             committed = store.stage_dir(run, known["stage"], iteration) / known["folder"] / "manifest.json"
-            if committed.exists() or store.current(run, iteration).state == "finished":
-                left.append(Garbage(kind, run, path, _size(path)))  # type: ignore[arg-type]
+            if store.place.read(committed) is not None or store.current(run, iteration).state == "finished":
+                left.append(Garbage(kind, run, path, path.stat().st_size))  # type: ignore[arg-type]
     return left
 
 
-def _size(path: Path) -> int:
-    return sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file())
+def _size(folder: Folder) -> int:
+    own = (folder.path / name for name in ("manifest.json", "stage.log"))
+    return sum(entry.bytes for entry in folder.manifest.files) + sum(
+        p.stat().st_size for p in own if p.exists()
+    )
 
 
 def remove_run(store: Store, run: str) -> None:
@@ -107,5 +118,5 @@ def remove_run(store: Store, run: str) -> None:
     aside = store.root / f".removed-{run}"
     with store.lock(run, "nlac runs delete"):
         shutil.rmtree(aside, ignore_errors=True)  # of an earlier attempt that was killed
-        store.run_dir(run).rename(aside)
+        store.place.remove(store.run_dir(run), aside)
     shutil.rmtree(aside)

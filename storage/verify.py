@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from schemas.manifest import Current, CurrentEntry, Manifest, Summary
 from storage.checked_lines import read_checked_lines
-from storage.committed import Committed, Missing, StoreError, read_manifest
-from storage.folders import Folder, folders, iterations_of, names_in
+from storage.committed import Committed, Missing, StoreError
+from storage.folders import Folder, folders, iterations_of
 from storage.parquet.footers import TableError
+from storage.places import names_in
 from storage.store import Store
 
 # A fingerprint input: `[run/]stage@iteration`, and the table or file of it.
@@ -58,8 +59,8 @@ def verify(store: Store) -> list[Fault]:
     lost: dict[str, str] = {}
     for folder in found:
         try:
-            committed = Committed(folder.path, read_manifest(folder.path))
-            broken = list(committed.faults(content=True))
+            committed = store.at(folder.path)
+            broken = list(committed.faults(content=True, stored=True))
             faults += [Fault(str(error), isinstance(error, Missing)) for error in broken]
             for table in () if broken else committed.manifest.tables:
                 committed.scan(table)
@@ -107,17 +108,14 @@ def _unreferenced(store: Store, found: list[Folder]) -> Iterator[str]:
     for path in sorted(store.root.glob("[!.]*")):
         if not path.is_dir() or not (iterations_of(store, path.name) or (path / ".lock").exists()):
             yield f"{path}: is no run"
-    for folder in found:
-        listed = {folder.path / entry.path for entry in folder.manifest.files}
-        own = {folder.path / "manifest.json", folder.path / "stage.log"}
-        files = {path for path in folder.path.rglob("*") if path.is_file()}
-        yield from (f"{path}: its manifest does not list it" for path in sorted(files - listed - own))
+    committed = {folder.path: folder.manifest.files for folder in found}
+    yield from (f"{one.shown}: no manifest lists it" for one in store.place.unlisted(committed))
     for run in names_in(store.root):
-        committed = _working_names(found, run)
+        working = _working_names(found, run)
         for path in sorted(
             (*store.run_dir(run).glob(".requests/*"), *store.run_dir(run).glob(".checkpoints/*"))
         ):
-            if path.stem in committed:
+            if path.stem in working:
                 yield f"{path}: left over; its stage is committed"
     for folder in (folder for folder in found if folder.state == "superseded"):
         m = folder.manifest
@@ -148,8 +146,9 @@ def repair(store: Store) -> list[str]:
         RunLocked: another process writes the run.
     """
     said: list[str] = []
+    snapshot = store.snapshot()
     for run in names_in(store.root):
-        lost = [number for number in iterations_of(store, run) if _is_lost(store, run, number)]
+        lost = [number for number in iterations_of(snapshot, run) if _is_lost(snapshot, run, number)]
         if lost:
             with store.lock(run, "nlac verify --repair"):
                 said += _rebuild(store, run, lost)
@@ -166,11 +165,11 @@ def _is_lost(store: Store, run: str, iteration: int) -> bool:
 
 def _rebuild(store: Store, run: str, lost: list[int]) -> Iterator[str]:
     whole: dict[int, list[Committed]] = defaultdict(list)
-    for folder in (folder for folder in folders(store, []) if folder.manifest.run == run):
+    for folder in folders(store, [], run):
         with suppress(StoreError):
-            committed = Committed(folder.path, read_manifest(folder.path))
-            committed.check(content=True)
-            whole[folder.manifest.iteration].append(committed)
+            committed = store.at(folder.path)
+            if not any(committed.faults(content=True, stored=True)):
+                whole[folder.manifest.iteration].append(committed)
     # An import has no models, and may lie ready for an iteration to come.
     computed = [
         number for number, made in whole.items() if any(c.manifest.fingerprint_inputs.models for c in made)
@@ -187,11 +186,12 @@ def _rebuild(store: Store, run: str, lost: list[int]) -> Iterator[str]:
             for stage, c in newest.items()
         }
         path = store.current_path(run, number)
-        if stages or path.exists():
+        if stages or store.place.read(path) is not None:
             finished = number < max(computed, default=-1)
             rebuilt = Current(stages=stages, state="finished" if finished else "running")
             store.set_current(run, number, rebuilt)
-            yield f"{path}: rebuilt from the manifests of {', '.join(stages) or 'no stage'}, {rebuilt.state}"
+            shown, of = store.place.shown(path), ", ".join(stages) or "no stage"
+            yield f"{shown}: rebuilt from the manifests of {of}, {rebuilt.state}"
 
 
 def _age(committed: Committed) -> tuple[str, int]:

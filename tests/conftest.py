@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from schemas.config import Config, EngineSection, ModelSection, ServeSection
-from schemas.load import PROJECT_ROOT
+from schemas.load import PROJECT_ROOT, data_root
 from storage.store import Store
 from tasks.engines.models import resolve_model
 from tasks.engines.protocol import Adapter
@@ -23,6 +23,7 @@ from tasks.pipeline.iterations import run_iteration
 from tasks.pipeline.runner import StageResult
 from tests.support.iterations import Finished, Iterate, small_config
 from tests.support.own_server import OwnServer
+from tests.support.s3_server import URL, Host, S3Server, serving_s3
 from tests.support.tiny import make_tiny_checkpoint
 
 allow_imports(["tests"])  # the rules and environments of tests/support, here and in the processes of tests
@@ -92,6 +93,26 @@ def byte_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "data")
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """An empty bucket, which the environment leads to."""
+    with serving_s3() as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def host(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """The bucket's store as several hosts see it."""
+
+    def made(name: str) -> Store:
+        monkeypatch.setenv("NLAC_MIRROR", str(tmp_path / name))
+        return Store(data_root(URL))
+
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -152,13 +152,13 @@ def verify(
         for line in (*repaired, *(f"nothing refers to {path}" for path in found.unreferenced)):
             say(line)
         say(
-            f"{store.root}: {found.runs} runs, {found.iterations} iterations, {found.stages} stages and "
+            f"{store}: {found.runs} runs, {found.iterations} iterations, {found.stages} stages and "
             f"{found.superseded} superseded, {found.files} files, {found.bytes} bytes"
         )
         for fault in faults:
             say(fault.message, err=True)
     if any(not (fault.missing and allow_missing) for fault in faults):
-        fail(f"{len(faults)} faults below {store.root}", LOST)
+        fail(f"{len(faults)} faults below {store}", LOST)
     if format is ListFormat.table:
         typer.echo(
             "what is there is as it was committed" if faults else "all files are as they were committed"

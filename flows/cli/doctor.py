@@ -12,7 +12,7 @@ from typing import Literal
 import typer
 
 from flows.cli.options import FAILED, ConfigFile, Data, ListAs, ListFormat, load, say, say_json
-from schemas.load import PROJECT_ROOT, data_root
+from schemas.load import PROJECT_ROOT, ConfigError, data_root
 
 OLDEST_PYTHON = (3, 11)
 DISK_GB, MEMORY_GB = 5.0, 4.0
@@ -114,6 +114,21 @@ def disk(root: Path, config: Path | None) -> Iterator[Finding]:
     yield Finding("note" if low else "ok", f"{free:.1f} GB free at {root}", remedy)
 
 
+def bucket(root: Path, config: Path | None) -> Iterator[Finding]:
+    """The bucket that the data root mirrors, if it does."""
+    from schemas.data_url import url_of
+    from storage.store import Store, StoreError
+
+    url = url_of(root)
+    if url is None:
+        yield Finding("ok", "none; the data root is a folder")
+        return
+    try:
+        yield Finding("ok", f"{url} answers; {len(Store(root).runs())} runs; its mirror is {root}")
+    except (ConfigError, StoreError) as error:
+        yield Finding("bad", f"{url} can't be read", str(error))
+
+
 def model(root: Path, config: Path | None) -> Iterator[Finding]:
     """The model of the configuration, and the cache of converted ones."""
     from tasks.engines.models import ModelError, check_model, model_cache
@@ -202,12 +217,12 @@ def access(root: Path, config: Path | None) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Path, Path | None], Iterator[Finding]], ...] = (
-    python, packages, processor, gpu, memory, disk, access, model, databases, stack, mlflow,
+    python, packages, processor, gpu, memory, disk, access, bucket, model, databases, stack, mlflow,
 )  # fmt: skip
 
 
 def doctor(config: ConfigFile = None, format: ListAs = ListFormat.table, data: Data = None) -> None:
-    """Check this machine: Python, packages, processor, GPU, memory, disk, access, model, databases, stack and MLflow's
+    """Check this machine: Python, packages, processor, GPU, memory, disk, access, bucket, model, databases, stack and MLflow's
     port, each with its remedy."""
     root, found = data_root(data), []
     for check in CHECKS:

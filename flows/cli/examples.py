@@ -59,6 +59,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "runs list": ("nlac runs list",),
     "runs compare": ("nlac runs compare first second",),
+    "runs copy": ("nlac runs copy default --to s3://bucket/nlac",),
     "runs delete": ("nlac runs delete trial", "nlac runs delete trial --yes"),
 }
 """Command, as it is typed after `nlac` -> what to type."""

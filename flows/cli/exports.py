@@ -80,7 +80,7 @@ def export_policy_distillation(
     _export_rows("policy-distillation", file, iteration, run, data)
 
 
-def _export_rows(stage: str, file: Path, iteration: int | None, run: str | None, data: Path | None) -> None:
+def _export_rows(stage: str, file: Path, iteration: int | None, run: str | None, data: str | None) -> None:
     from tasks.export.rows import export_rows
 
     try:
@@ -103,11 +103,10 @@ def play(
 
     from tasks.export.play import play as play_once
     from tasks.export.policy import find_policy
-    from tasks.pipeline.iterations import config_path
 
     store = open_store(data)
     name = known_run(store, load(None, run).run)
-    if not any(config_path(store, name, number).exists() for number in store.iterations(name)):
+    if not any(store.config_path(name, number).exists() for number in store.iterations(name)):
         fail(f"run '{name}' holds imported episodes alone, so it has no policy yet; train one first", USAGE)
     policy = find_policy(store, name, iteration)
     asyncio.run(play_once(policy, task, seed, cache_dir=store.cache_dir, show=_echo))

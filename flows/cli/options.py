@@ -24,7 +24,10 @@ USAGE, FAILED, LOST = 2, 1, 3
 _PLACES = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR}
 
 Data = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="data root; else NLAC_DATA, else data/")
+    str | None,
+    typer.Option(
+        "--data", metavar="DIR", help="data root: a folder, or s3://BUCKET/PREFIX; else NLAC_DATA, else data/"
+    ),
 ]
 
 
@@ -97,8 +100,8 @@ class Commands(TyperGroup):
             fail(str(error), FAILED)
 
 
-def open_store(data: Path | None) -> "Store":
-    """The store below the data root; creates nothing."""
+def open_store(data: str | None) -> "Store":
+    """The store below the data root; creates nothing but the mirror of a bucket."""
     from storage.store import Store
 
     return Store(data_root(data))
@@ -136,7 +139,7 @@ def known_run(store: "Store", run: str) -> str:
         near = get_close_matches(run, runs, n=1)
         meant = f", did you mean '{near[0]}'?" if near else ""
         there = f" (there are: {', '.join(runs)})" if runs else "; begin one with `nlac iterate`"
-        fail(f"no run '{run}' under {store.root}{meant}{there}", USAGE)
+        fail(f"no run '{run}' under {store}{meant}{there}", USAGE)
     return run
 
 

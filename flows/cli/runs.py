@@ -1,4 +1,4 @@
-"""`nlac runs`: list, compare and delete runs; `nlac gc`: remove what nothing refers to."""
+"""`nlac runs`: list, compare, copy and delete runs; `nlac gc`: remove what nothing refers to."""
 
 import sys
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from storage.garbage import Garbage
     from storage.store import Store
 
-app = typer.Typer(no_args_is_help=True, help="List, compare or delete runs.")
+app = typer.Typer(no_args_is_help=True, help="List, compare, copy or delete runs.")
 Written = Annotated[Format, typer.Option("--format", help="as for nlac sql")]
 Yes = Annotated[bool, typer.Option("--yes", help="do it; without, only say what would be removed")]
 
@@ -109,22 +109,43 @@ def delete(
     """Delete a run: its tables, adapters and configurations, and its experiment and model versions in MLflow."""
     from storage.garbage import remove_run
     from storage.mlflow.bridge import Bridge
-    from tasks.pipeline.iterations import config_path, frozen_config
+    from tasks.pipeline.iterations import frozen_config
 
     store = open_store(data)
     known_run(store, run)
     for other in store.runs():
-        begun = [n for n in store.iterations(other) if other != run and config_path(store, other, n).exists()]
+        begun = [n for n in store.iterations(other) if other != run and store.config_path(other, n).exists()]
         if any(run in frozen_config(store, other, n).replay.from_runs for n in begun):  # type: ignore[union-attr]
             fail(f"run '{other}' replays run '{run}' (replay.from_runs); delete that one first", USAGE)
     if not yes:
-        say(f"{store.run_dir(run)} and run '{run}' in MLflow would be deleted. Nothing is: add --yes")
+        shown = store.place.shown(store.run_dir(run))
+        say(f"{shown} and run '{run}' in MLflow would be deleted. Nothing is: add --yes")
         return
     remove_run(store, run)
     bridge = Bridge(store.root)
     if bridge.backend.exists and bridge.forget_run(run) is None:
         fail(f"run '{run}' is deleted, but MLflow's records of it are not; see the warning above", FAILED)
     say(f"run '{run}' is deleted")
+
+
+@app.command()
+def copy(
+    run: Annotated[str, typer.Argument(help="run to copy", autocompletion=complete_run)],
+    to: Annotated[
+        str, typer.Option(metavar="DIR", help="data root to copy into: a folder, or s3://BUCKET/PREFIX")
+    ],
+    data: Data = None,
+) -> None:
+    """Copy a run into another data root, where it goes on; again, to bring what is new. MLflow's records stay."""
+    from storage.copying import copy_run
+
+    store, target = open_store(data), open_store(to)
+    known_run(store, run)
+    done = copy_run(store, run, target)
+    typer.echo(
+        f"run '{run}': {done.folders} stage folders with {done.files} files, {done.bytes / 1e6:.2f} MB, are copied to "
+        f"{target}; {done.there} were there"
+    )
 
 
 def gc(yes: Yes = False, format: ListAs = ListFormat.table, data: Data = None) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from schemas.config import Config
+from schemas.data_url import url_of
 from schemas.load import data_root
 from schemas.shown import visible
 from storage.store import Store
@@ -33,7 +34,7 @@ def nlac_command(root: Path) -> tuple[str, str]:
         if program.is_absolute() and program.is_relative_to(Path.cwd())
         else program
     )
-    return str(here), "" if root == data_root() else f" --data {root}"
+    return str(here), "" if root == data_root() else f" --data {url_of(root) or root}"
 
 
 def retry_hint(root: Path, options: Mapping[str, object], own: bool) -> str:
@@ -83,7 +84,7 @@ def summary(console: Console, store: Store, config: Config, number: int, started
     for line in outcome_lines(report_of(store, config.run, number)):
         console.print(visible(line))
     program, data = nlac_command(store.root)
-    console.print(f"The data lies in {store.run_dir(config.run)}")
+    console.print(f"The data lies in {store.place.shown(store.run_dir(config.run))}")
     console.print("To go on:")
     for command, purpose in (
         (f"{program} up{data}", f"the Prefect UI, at {ui_url}"),

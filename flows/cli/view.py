@@ -40,7 +40,7 @@ def view(
     runs = [known_run(store, name) for name in dict.fromkeys(run)] if run else store.runs()
     if not runs:
         fail(
-            f"no run under {store.root}; begin one with `nlac iterate`, or name the data root with --data",
+            f"no run under {store}; begin one with `nlac iterate`, or name the data root with --data",
             USAGE,
         )
     problems: list[str] = []

@@ -8,7 +8,7 @@ from schemas.config import Config
 from schemas.load import load_config
 from storage.store import Store
 from tasks.algorithms import ALGORITHMS
-from tasks.pipeline.iterations import config_path, next_iteration
+from tasks.pipeline.iterations import next_iteration
 
 RunName = Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Iteration = Annotated[int | None, Field(ge=0)]
@@ -54,9 +54,9 @@ def resolve(
         iteration = latest_iteration(store, name) if stage_alone else next_iteration(store, name)
     if named is not None and config is not None:
         return named, iteration
-    frozen = config_path(store, name, iteration)
+    frozen = store.config_path(name, iteration)
     if not frozen.exists() and iteration > 0 and name != load_config().run:
-        frozen = config_path(store, name, iteration - 1)
+        frozen = store.config_path(name, iteration - 1)
     if frozen.exists():
         return load_config(frozen, changes), iteration
     return named or load_config(None, changes), iteration

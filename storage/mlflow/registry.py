@@ -30,6 +30,7 @@ def register_adapters(
     from mlflow.entities import LoggedModelOutput
 
     m = committed.manifest
+    files = {file.path for file in m.files}
     for kind, entry in m.adapters.items():
         known = _versions(client, kind)
         if any(v.tags.get(VERSION) == entry.version and v.run_id == run_id for v in known):
@@ -42,7 +43,7 @@ def register_adapters(
             name=kind,
             source_run_id=run_id,
             tags={**tags, "nlac.folder": source},
-            model_type="peft" if (folder / "adapter_config.json").is_file() else "transformers",
+            model_type="peft" if f"{entry.folder}/adapter_config.json" in files else "transformers",
         )
         client.finalize_logged_model(model.model_id, "READY")
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])

@@ -13,13 +13,14 @@ and no other, and change no setting.
 
 import json
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import duckdb
 from pydantic import BaseModel
 
-from schemas.manifest import TableEntry
+from schemas.manifest import FileEntry, TableEntry
 from schemas.rows import TABLES
 from storage.folders import Folder, folders
 from storage.parquet.footers import TableError, read_stamp
@@ -83,7 +84,8 @@ def connect(
             "autoload_known_extensions": "false",
         }
     )
-    files = _table_files(found, problems)
+    fetch_tables(store, found)
+    files = _table_files(store, found, problems)
     database.execute(f"create schema typed; create schema {SUPERSEDED}")
     for name, model in TABLES.items():
         database.execute(f"create table typed.{name} ({_columns(model)})")
@@ -106,15 +108,29 @@ def connect(
     return database
 
 
-def _table_files(found: list[Folder], problems: list[str]) -> dict[tuple[str, bool], dict[str, list[str]]]:
+def fetch_tables(store: Store, found: list[Folder]) -> None:
+    """Bring the tables of all folders to where they are read, and no adapter."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda folder: store.place.fetch(folder.path, _table_entries(folder)), found))
+
+
+def _table_entries(folder: Folder) -> list[FileEntry]:
+    tables = {entry.file for entry in folder.manifest.tables.values()}
+    return [entry for entry in folder.manifest.files if entry.path in tables]
+
+
+def _table_files(
+    store: Store, found: list[Folder], problems: list[str]
+) -> dict[tuple[str, bool], dict[str, list[str]]]:
     """(table, superseded) -> schema version -> its files, without those that are truncated or not ours."""
     files: dict[tuple[str, bool], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for folder in found:
-        sizes = {f.path: f.bytes for f in folder.manifest.files}
+        listed = {f.path: f for f in folder.manifest.files}
         for name, entry in folder.manifest.tables.items():
             path = folder.path / entry.file
             try:
-                stamp = _check_file(path, folder, name, entry, sizes.get(entry.file))
+                shown = store.place.shown(folder.path, listed.get(entry.file))
+                stamp = _check_file(path, shown, folder, name, entry, listed.get(entry.file))
             except TableError as error:
                 problems.append(str(error))
                 continue
@@ -122,23 +138,25 @@ def _table_files(found: list[Folder], problems: list[str]) -> dict[tuple[str, bo
     return files
 
 
-def _check_file(path: Path, folder: Folder, name: str, entry: TableEntry, expected: int | None) -> str:
-    m = folder.manifest
+def _check_file(
+    path: Path, shown: str, folder: Folder, name: str, entry: TableEntry, listed: FileEntry | None
+) -> str:
+    m, expected = folder.manifest, listed.bytes if listed else None
     remedy = f"restore it, or recompute {m.stage} of iteration {m.iteration} with force=true"
     if name not in TABLES:
-        raise TableError(f"{path}: table '{name}' is unknown to this program; update the program")
+        raise TableError(f"{shown}: table '{name}' is unknown to this program; update the program")
     try:
         size = path.stat().st_size
     except OSError:
         size = None
     if size is None or size != expected:
         found = "missing" if size is None else f"{size} bytes"
-        raise TableError(f"{path}: {found}, the manifest says {expected} bytes; {remedy}")
+        raise TableError(f"{shown}: {found}, the manifest says {expected} bytes; {remedy}")
     stamp = read_stamp(path)
     if stamp != entry.schema_version:
-        raise TableError(f"{path}: holds {stamp}, the manifest says {entry.schema_version}; {remedy}")
+        raise TableError(f"{shown}: holds {stamp}, the manifest says {entry.schema_version}; {remedy}")
     if int(stamp.partition("@")[2]) > TABLES[name].VERSION:
-        raise TableError(f"{path}: {stamp} is newer than this program reads; update the program")
+        raise TableError(f"{shown}: {stamp} is newer than this program reads; update the program")
     return stamp
 
 

@@ -74,9 +74,10 @@ def find_policy(store: Store, run: str, iteration: int | None = None) -> Policy:
 
 
 def committed_adapter(committed: Committed, kind: str = "policy") -> Adapter:
-    """An adapter of a committed folder."""
-    committed.check(content=False)
+    """An adapter of a committed folder, brought to where it is read."""
     entry = committed.manifest.adapters[kind]
+    committed.fetch(f"{entry.folder}/")
+    committed.check(content=False)
     return Adapter(version=entry.version, path=committed.path / entry.folder, digest=entry.digest)
 
 

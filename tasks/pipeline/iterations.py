@@ -1,11 +1,9 @@
 """Iterations: which one is next, the configuration it is frozen with, running one in this process."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from schemas.config import Config
 from schemas.load import dump_config, load_config
-from storage.files import PRIVATE_FILE, PUBLIC_FILE, replace_text
 from storage.store import Committed, Store
 from tasks.engines.dtype import Choice, choose_dtype
 from tasks.engines.vllm.servers import serving
@@ -27,14 +25,9 @@ def next_iteration(store: Store, run: str) -> int:
     return next(unfinished, known[-1] + 1 if known else 0)
 
 
-def config_path(store: Store, run: str, iteration: int) -> Path:
-    """Where an iteration's configuration is kept."""
-    return store.iteration_dir(run, iteration) / "config.yaml"
-
-
 def frozen_config(store: Store, run: str, iteration: int) -> Config | None:
     """The configuration an iteration was begun with; None where it was not begun."""
-    path = config_path(store, run, iteration)
+    path = store.config_path(run, iteration)
     return load_config(path) if path.exists() else None
 
 
@@ -107,10 +100,7 @@ def begin_iteration(store: Store, config: Config, iteration: int) -> Config:
         return config
     if before != config:
         text = dump_config(config)
-        holds_password = text != dump_config(config, masked=True)
-        replace_text(
-            config_path(store, run, iteration), text, PRIVATE_FILE if holds_password else PUBLIC_FILE
-        )
+        store.set_config(run, iteration, text, private=text != dump_config(config, masked=True))
     store.change_current(run, iteration, lambda current: current)
     return config
 

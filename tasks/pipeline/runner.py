@@ -18,8 +18,9 @@ from pathlib import Path
 
 from schemas.config import Config
 from schemas.manifest import Current, OrchestrationIds, StageKey
+from storage.committed import Unreachable
 from storage.files import full_disk_named, make_folder
-from storage.store import Committed, StageBusy, Store, read_manifest
+from storage.store import Committed, StageBusy, Store
 from tasks.algorithms import algorithm_of
 from tasks.engines.protocol import EngineDied
 from tasks.engines.request_journal import RequestJournal
@@ -86,31 +87,31 @@ async def carry_out(
         decision.committed.check(content=False)
         store.adopt(decision.committed)
         return StageResult(decision.committed, True, decision.reasons)
-    _check_inputs(decision.inputs)
     try:
+        _check_inputs(store, decision.inputs)
         with store.computing(decision.key):
             run = begin_run(store, decision.fingerprint_inputs, orchestration)
             checkpoint = store.checkpoint(decision.key, run.folder)
             committed = await _compute(store, config, decision, run, checkpoint, report)
             checkpoint.unlink(missing_ok=True)
-    except StageBusy as busy:
-        raise StageInterrupted(str(busy)) from busy
+    except (StageBusy, Unreachable) as passing:
+        raise StageInterrupted(str(passing)) from passing
     return StageResult(committed, False, decision.reasons)
 
 
-def _check_inputs(inputs: Inputs) -> None:
-    """Check that what a stage reads is what was committed.
+def _check_inputs(store: Store, inputs: Inputs) -> None:
+    """Bring what a stage reads to where it is read, and check that it is what was committed.
 
     Raises:
         StoreError: a file is missing or damaged; it is named.
     """
-    for part in {c.path: c for group in inputs.tables.values() for c in group}.values():
-        part.check(content=True)
+    for table, parts in inputs.tables.items():
+        for part in parts:
+            part.check(content=True, below=part.manifest.tables[table].file)
     for use, part in inputs.files.items():
         part.check(content=True, below=f"{use}.pt")
     for folder in {adapter.path for adapter in inputs.adapters.values() if adapter}:
-        committed = Committed(folder.parent, read_manifest(folder.parent))
-        committed.check(content=True, below=f"{folder.name}/")
+        store.at(folder.parent).check(content=True, below=f"{folder.name}/")
 
 
 async def _compute(

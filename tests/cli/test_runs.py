@@ -11,12 +11,10 @@ from flows.cli.main import app
 from flows.cli.runs import COMPARE, LIST
 from schemas.config import Config, ReplaySection
 from schemas.load import dump_config
-from storage.files import replace_text
 from storage.mlflow.bridge import Bridge
 from storage.sql.render import render
 from storage.sql.views import connect
 from storage.store import Store
-from tasks.pipeline.iterations import config_path
 from tests.support.committed import commit_rows
 from tests.support.rows import evaluation
 
@@ -30,7 +28,7 @@ def two(store: Store) -> Store:
     """Two evaluated runs; the second replays the first."""
     for run, successes, seed, from_runs in (("first", 2, 0, []), ("second", 6, 1, ["first"])):
         config = Config(run=run, seed=seed, replay=ReplaySection(from_runs=from_runs))
-        replace_text(config_path(store, run, 0), dump_config(config))
+        store.set_config(run, 0, dump_config(config))
         commit_rows(store, "evaluation", 0, {"evaluations": [evaluation("p", successes, run=run)]}, run=run)
     return store
 

@@ -17,13 +17,12 @@ from flows.cli.show import LISTS
 from schemas.config import Config, ModelSection
 from schemas.load import PROJECT_ROOT, dump_config
 from schemas.rows import CorrectedTarget, Row, Transition
-from storage.files import replace_text
 from storage.sql.render import render
 from storage.sql.views import connect
 from storage.store import Store
 from tasks.pipeline.decision import resolve_inputs
 from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs
-from tasks.pipeline.iterations import begin_iteration, config_path
+from tasks.pipeline.iterations import begin_iteration
 from tasks.pipeline.registry import STAGES, stages_of
 from tests.support.committed import commit_rows
 from tests.support.rows import (
@@ -164,7 +163,7 @@ def drawn_once(store: Store) -> None:
 
 def two_runs(store: Store) -> None:
     for run, successes, seed in (("first", 2, 0), ("second", 6, 1)):
-        replace_text(config_path(store, run, 0), dump_config(Config(run=run, seed=seed)))
+        store.set_config(run, 0, dump_config(Config(run=run, seed=seed)))
         commit_rows(store, "evaluation", 0, {"evaluations": [evaluation("p", successes, run=run)]}, run=run)
 
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from schemas.config import Config
 from schemas.load import dump_config
 from schemas.manifest import StageKey
-from storage.files import make_folder, replace_text
+from storage.files import make_folder
 from storage.store import Store
-from tasks.pipeline.iterations import config_path
 from tests.support.committed import commit_rows
 
 FAILED_LOG = """2026-01-01 00:00:00,000 INFO critique of iteration 0 of run 'trial': it was never computed
@@ -24,7 +23,7 @@ tasks.runtime.stage.StageFailed: no critique is \x1b[31musable
 
 def begin(store: Store, config: Config, iteration: int, committed: Sequence[str] = ()) -> None:
     """An iteration with these stages committed; each took 1.5 seconds."""
-    replace_text(config_path(store, config.run, iteration), dump_config(config))
+    store.set_config(config.run, iteration, dump_config(config))
     for stage in committed:
         commit_rows(store, stage, iteration, {}, run=config.run)
 

@@ -5,9 +5,7 @@ from typing import Any
 
 from schemas.load import dump_config
 from schemas.rows import BellmanTarget, CorrectedTarget, Critique, Refinement, Transition
-from storage.files import replace_text
 from storage.store import Store
-from tasks.pipeline.iterations import config_path
 from tests.support.committed import commit_rows
 from tests.support.iterations import small_config
 from tests.support.rows import (
@@ -57,7 +55,7 @@ def view_store(root: Path, checkpoint: Path) -> Store:
 
 def _iteration(store: Store, run: str, iteration: int, checkpoint: Path) -> None:
     config = small_config(checkpoint, run=run, engines={"local": {"backend": "transformers"}})
-    replace_text(config_path(store, run, iteration), dump_config(config))
+    store.set_config(run, iteration, dump_config(config))
     played = episode(run=run, iteration=iteration, task_id="train/1")
     seen = transitions(played)
     steps = [_spoken(seen[0], HOSTILE), seen[1]]
