@@ -222,8 +222,8 @@ CHECKS: tuple[Callable[[Path, Path | None], Iterator[Finding]], ...] = (
 
 
 def doctor(config: ConfigFile = None, format: ListAs = ListFormat.table, data: Data = None) -> None:
-    """Check this machine: Python, packages, processor, GPU, memory, disk, access, bucket, model, databases, stack and MLflow's
-    port, each with its remedy."""
+    """Check this machine: Python, packages, processor, GPU, memory, disk, access, bucket, model, databases, stack and
+    MLflow's port, each with its remedy."""
     root, found = data_root(data), []
     for check in CHECKS:
         for finding in check(root, config):

@@ -142,7 +142,7 @@ def copy(
     store, target = open_store(data), open_store(to)
     known_run(store, run)
     done = copy_run(store, run, target)
-    typer.echo(
+    say(
         f"run '{run}': {done.folders} stage folders with {done.files} files, {done.bytes / 1e6:.2f} MB, are copied to "
         f"{target}; {done.there} were there"
     )
