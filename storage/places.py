@@ -47,8 +47,8 @@ class Place(Protocol):
         """A small file as it is now; None where there is none."""
 
     def change(self, path: Path, change: Change, *, private: bool = False) -> None:
-        """Replace a small file by what `change` makes of it. Nobody else's change between the two is lost. A private one
-        is its user's alone to read in a folder; in a bucket the bucket's own rules say who reads what."""
+        """Replace a small file by what `change` makes of it. Nobody else's change between the two is lost. A private
+        one is its user's alone to read in a folder; in a bucket the bucket's own rules say who reads what."""
 
     def refresh(self, path: Path) -> None:
         """Bring a small file's copy in the data root up to date."""
