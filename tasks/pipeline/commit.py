@@ -4,7 +4,7 @@ import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -52,6 +52,7 @@ class StageRun:
         orchestration: ids of the runs that show it.
         started: wall-clock time, for people.
         clock: monotonic seconds at the start.
+        earlier: beginning and seconds of each of its shards.
     """
 
     fingerprint_inputs: FingerprintInputs
@@ -60,11 +61,17 @@ class StageRun:
     orchestration: OrchestrationIds = field(default_factory=OrchestrationIds)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     clock: float = field(default_factory=time.monotonic)
+    earlier: tuple[tuple[datetime, float], ...] = ()
 
     @property
     def seconds(self) -> float:
-        """Time since it began."""
-        return time.monotonic() - self.clock
+        """Time in which it was computed: since it began, and before that while any of its shards was computed."""
+        covered, end = 0.0, None
+        for started, seconds in sorted((*self.earlier, (self.started, time.monotonic() - self.clock))):
+            over = started + timedelta(seconds=seconds)
+            covered += max(0.0, (over - max(started, end or started)).total_seconds())
+            end = max(over, end or over)
+        return covered
 
     @property
     def folder(self) -> str:
