@@ -12,6 +12,7 @@ A shard is written aside and renamed into place, as a stage is.
 import errno
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,6 +109,17 @@ class Shards:
                      self._store.stage_log(anyone.of(self.key))):  # fmt: skip
             for path in kept.parent.glob(kept.name.replace(anyone.name, "????-of-????")):
                 path.unlink(missing_ok=True)
+
+
+def committed_shards(store: Store, key: StageKey, count: int) -> list[CommittedShard]:
+    """The committed ones of so many shards of a stage that is not committed yet, of its newest computation."""
+    homes = (store.run_dir(key.run) / FOLDER).glob(f"{key.stage}-{key.iteration:05d}-*")
+    newest = max(homes, key=lambda home: home.stat().st_mtime, default=None)
+    found = []
+    for path in sorted(newest.glob(f"????-of-{count:04d}")) if newest else ():
+        with suppress(StoreError):  # `nlac verify` names it
+            found.append(CommittedShard(path, read_shard_manifest(path)))
+    return found
 
 
 def read_shard_manifest(folder: Path) -> ShardManifest:

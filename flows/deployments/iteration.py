@@ -5,6 +5,7 @@ and running again all resume at the stage that failed, even when Prefect's datab
 """
 
 import asyncio
+from collections.abc import Mapping
 from textwrap import shorten
 from typing import Annotated, Any
 from uuid import UUID
@@ -28,13 +29,15 @@ from flows.deployments.tracking import Tracking
 from flows.stack.control import read_stack
 from schemas.config import Config, FaultsSection
 from schemas.load import data_root
+from schemas.shards import Shard
 from storage.store import Store
 from tasks.engines.vllm.servers import serving
 from tasks.pipeline.checks import check_config
-from tasks.pipeline.decision import decide
+from tasks.pipeline.decision import Decision, decide
 from tasks.pipeline.early_stopping import stop_reason
 from tasks.pipeline.iterations import begin_iteration, finish_iteration
 from tasks.pipeline.registry import STAGES, stages_of
+from tasks.pipeline.shards import shards_of
 from tasks.runtime.stage import StageFailed
 
 POLL_SECONDS = 0.5
@@ -70,12 +73,13 @@ async def dispatch(deployment: str, parameters: dict[str, Any]) -> FlowRun:
         ChildFailed: it did not complete; the message names it and the commands that retry it.
     """
     run, number = parameters["run"], parameters["iteration"]
-    name = run_name(deployment, run, number)
+    shard = Shard.parse(parameters["shard"]) if "shard" in parameters else None
+    name = run_name(deployment, run, number, shard)
     child = await arun_deployment(
         f"nlac/{deployment}",
         parameters=parameters,
         flow_run_name=name,
-        tags=run_tags(deployment, run, number),
+        tags=run_tags(deployment, run, number, shard),
         poll_interval=POLL_SECONDS,
         idempotency_key=f"{flow_run.id}-{flow_run.run_count}-{task_run.run_count}-{name}",
     )
@@ -107,6 +111,7 @@ async def run_one(
     address = await tracking.begin(stage)
     parameters = {"run": config.run, "iteration": iteration, "force": force, "mlflow_run": address}
     try:
+        await dispatch_shards(store, config, decision, parameters)
         child = await dispatch(stage, parameters)
     except BaseException as error:
         tracking.fail(address, str(error) or type(error).__name__)
@@ -129,11 +134,53 @@ STEPS = {
 """One task per stage, so that the iteration's page in the UI names the stages and shows which ones were reused."""
 
 
-def retried(stage: str, faults: FaultsSection) -> Task[..., Any]:
-    """The task of a stage, which runs it again as the configuration says."""
-    return STEPS[stage].with_options(
+async def run_shard(stage: str, shard: str, parameters: Mapping[str, Any]) -> None:
+    """Dispatch one shard of a stage."""
+    await dispatch(stage, {**parameters, "shard": shard})
+
+
+SHARD = task(
+    name="shard", task_run_name="{stage} {shard}", cache_policy=NO_CACHE, persist_result=False,
+    retry_condition_fn=may_pass,
+)(run_shard)  # fmt: skip
+"""One task per shard, which is run again by itself."""
+
+
+async def dispatch_shards(
+    store: Store, config: Config, decision: Decision, parameters: Mapping[str, Any]
+) -> None:
+    """Dispatch the shards of a stage that are not committed, all at once, and wait for the last one. Where the stage's
+    items are not dealt out it does nothing.
+
+    Raises:
+        ChildFailed: one did not complete, also when run again; the others are kept.
+    """
+    shards = shards_of(store, config, decision)
+    if shards is None:
+        return
+    stage, missing = decision.key.stage, await asyncio.to_thread(shards.missing)
+    step = again(SHARD, config.faults)
+    asked = {name: parameters[name] for name in ("run", "iteration", "force")}
+    ended = await asyncio.gather(
+        *(step(stage, str(shard), asked) for shard in missing), return_exceptions=True
+    )
+    for failed in ended:
+        if isinstance(failed, ChildFailed):  # it was run again already, so the stage is not
+            raise ChildFailed(str(failed), failed.deployment, failed.reason)
+        if isinstance(failed, BaseException):
+            raise failed
+
+
+def again(step: Task[..., Any], faults: FaultsSection) -> Task[..., Any]:
+    """The same task, run again as the configuration says."""
+    return step.with_options(
         retries=faults.retries, retry_delay_seconds=exponential_backoff(faults.retry_seconds)
     )
+
+
+def retried(stage: str, faults: FaultsSection) -> Task[..., Any]:
+    """The task of a stage, which runs it again as the configuration says."""
+    return again(STEPS[stage], faults)
 
 
 async def done_before() -> set[str]:

@@ -1,7 +1,7 @@
 """What an iteration would do: its stages, requests and tokens, and their time, before anything runs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from schemas.config import Config
 from storage.store import Store
@@ -44,6 +44,8 @@ def plan(
     for name in stages_of(config, 0):
         stage = STAGES[name]
         bound = stage.bound(config, algorithm)
+        if stage.item is not None and config.pools.shards > 1:
+            bound = replace(bound, note=f"{bound.note}, dealt out to {config.pools.shards} shards")
         rate = (measured or {}).get(name) or (stated or {}).get(stage.pool)
         rows.append(
             PlanRow(name, getattr(config.pools, stage.pool), bound, bound.tokens / rate if rate else None)
