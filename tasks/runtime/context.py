@@ -25,6 +25,9 @@ from tasks.runtime.stage import Inputs, StageFailed
 T = TypeVar("T")
 R = TypeVar("R")
 
+OPEN = 4096
+"""Items of a stage in work at a time: far more than an engine answers at once, and few enough for memory."""
+
 
 @dataclass(frozen=True)
 class Workspace:
@@ -143,17 +146,20 @@ class StageContext:
         results = await self._work([listed[number] for number in numbers], work, unit)
         raise ShardDone(dict(zip(numbers, results, strict=True)))
 
-    async def _work(self, items: list[T], work: Callable[[T], Awaitable[R]], unit: str) -> list[R]:
+    async def _work(self, items: Sequence[T], work: Callable[[T], Awaitable[R]], unit: str) -> list[R]:
         self.progress.begin(len(items), unit)
+        results: dict[int, R] = {}
+        waiting = iter(enumerate(items))
 
-        async def one(item: T) -> R:
-            result = await work(item)
-            self.progress.advance()
-            return result
+        async def one_after_another() -> None:
+            for number, item in waiting:
+                results[number] = await work(item)
+                self.progress.advance()
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(item)) for item in items]
-        return [task.result() for task in tasks]
+            for _ in range(min(OPEN, len(items))):
+                group.create_task(one_after_another())
+        return [results[number] for number in range(len(items))]
 
 
 def stage_context(

@@ -66,5 +66,5 @@ class WithText:
 
 
 def test_a_result_that_is_not_rows_alone_is_refused() -> None:
-    with pytest.raises(TypeError, match="WithText.words"):
+    with pytest.raises(TypeError, match=r"WithText\.words"):
         ItemTables(WithText)
