@@ -5,97 +5,34 @@ and running again all resume at the stage that failed, even when Prefect's datab
 """
 
 import asyncio
-from collections.abc import Mapping
-from textwrap import shorten
 from typing import Annotated, Any
 from uuid import UUID
 
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
-from prefect.deployments.flow_runs import arun_deployment
-from prefect.runtime import flow_run, task_run
-from prefect.states import Completed, Failed
-from prefect.tasks import Task, exponential_backoff
+from prefect.client.schemas.objects import State, StateType
+from prefect.runtime import flow_run
+from prefect.states import Completed
+from prefect.tasks import Task
 from pydantic import Field
 
+from flows.deployments.dispatch import ChildFailed, again, dispatch, dispatch_shards, may_pass
 from flows.deployments.hooks import children_of, end_children
-from flows.deployments.names import name_this_run, run_name, run_tags
+from flows.deployments.names import name_this_run, run_name
 from flows.deployments.parameters import AlgorithmName, Iteration, RunName, Seed, resolve
 from flows.deployments.reporting import publish_report
-from flows.deployments.stages import INTERRUPTED
 from flows.deployments.tracking import Tracking
 from flows.stack.control import read_stack
 from schemas.config import Config, FaultsSection
 from schemas.load import data_root
-from schemas.shards import Shard
 from storage.store import Store
 from tasks.engines.vllm.servers import serving
 from tasks.pipeline.checks import check_config
-from tasks.pipeline.decision import Decision, decide
+from tasks.pipeline.decision import decide
 from tasks.pipeline.early_stopping import stop_reason
 from tasks.pipeline.iterations import begin_iteration, finish_iteration
 from tasks.pipeline.registry import STAGES, stages_of
-from tasks.pipeline.shards import shards_of
-from tasks.runtime.stage import StageFailed
-
-POLL_SECONDS = 0.5
-NAME_CHARS = 160  # of a reason in a state's name
-
-
-class ChildFailed(StageFailed):
-    """A child flow run did not complete; `interrupted` if by a fault that may pass, or because its process died."""
-
-    def __init__(
-        self, message: str, deployment: str = "", reason: str = "", *, interrupted: bool = False
-    ) -> None:
-        super().__init__(message)
-        self.deployment, self.reason, self.interrupted = deployment, reason, interrupted
-
-    @property
-    def state(self) -> State:
-        """The end of the parent. Its name says which child failed and why, because `prefect deployment run --watch`
-        shows the name alone."""
-        why = self.reason.removeprefix("Flow run encountered an exception: ")
-        why = shorten(why, NAME_CHARS, placeholder=" ...")
-        return Failed(name=f"Failed at {self.deployment}: {why}", message=str(self))
-
-
-async def dispatch(deployment: str, parameters: dict[str, Any]) -> FlowRun:
-    """Run a deployment as a child and wait for it.
-
-    Args:
-        deployment: its name, without the flow's.
-        parameters: its parameters, with `run` and `iteration`.
-
-    Raises:
-        ChildFailed: it did not complete; the message names it and the commands that retry it.
-    """
-    run, number = parameters["run"], parameters["iteration"]
-    shard = Shard.parse(parameters["shard"]) if "shard" in parameters else None
-    name = run_name(deployment, run, number, shard)
-    child = await arun_deployment(
-        f"nlac/{deployment}",
-        parameters=parameters,
-        flow_run_name=name,
-        tags=run_tags(deployment, run, number, shard),
-        poll_interval=POLL_SECONDS,
-        idempotency_key=f"{flow_run.id}-{flow_run.run_count}-{task_run.run_count}-{name}",
-    )
-    if child.state is None or not child.state.is_completed():
-        state = child.state.type.value.title() if child.state else "unknown"
-        reason = (child.state.message if child.state else None) or "no reason given"
-        raise ChildFailed(
-            f"{name}: {deployment} ended {state} in flow run '{child.name}' ({child.id}): {reason}\n"
-            f"To go on from there: prefect flow-run retry {flow_run.id}\n"
-            f"To run it alone: prefect deployment run nlac/{deployment} -p iteration={number} -p run={run}",
-            deployment,
-            reason,
-            interrupted=child.state is not None
-            and (child.state.name == INTERRUPTED or child.state.is_crashed()),
-        )
-    return child
 
 
 async def run_one(
@@ -120,11 +57,6 @@ async def run_one(
     return Completed(message=f"flow run '{child.name}' ({child.id})")
 
 
-def may_pass(step: Task[..., Any], run: TaskRun, state: State) -> bool:
-    """Whether a stage failed by a fault that may pass: Prefect then runs it again."""
-    return isinstance(state.data, ChildFailed) and state.data.interrupted
-
-
 STEPS = {
     stage: task(
         name=stage, task_run_name=stage, cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=may_pass
@@ -132,50 +64,6 @@ STEPS = {
     for stage in STAGES
 }  # fmt: skip
 """One task per stage, so that the iteration's page in the UI names the stages and shows which ones were reused."""
-
-
-async def run_shard(stage: str, shard: str, parameters: Mapping[str, Any]) -> None:
-    """Dispatch one shard of a stage."""
-    await dispatch(stage, {**parameters, "shard": shard})
-
-
-SHARD = task(
-    name="shard", task_run_name="{stage} {shard}", cache_policy=NO_CACHE, persist_result=False,
-    retry_condition_fn=may_pass,
-)(run_shard)  # fmt: skip
-"""One task per shard, which is run again by itself."""
-
-
-async def dispatch_shards(
-    store: Store, config: Config, decision: Decision, parameters: Mapping[str, Any]
-) -> None:
-    """Dispatch the shards of a stage that are not committed, all at once, and wait for the last one. Where the stage's
-    items are not dealt out it does nothing.
-
-    Raises:
-        ChildFailed: one did not complete, also when run again; the others are kept.
-    """
-    shards = shards_of(store, config, decision)
-    if shards is None:
-        return
-    stage, missing = decision.key.stage, await asyncio.to_thread(shards.missing)
-    step = again(SHARD, config.faults)
-    asked = {name: parameters[name] for name in ("run", "iteration", "force")}
-    ended = await asyncio.gather(
-        *(step(stage, str(shard), asked) for shard in missing), return_exceptions=True
-    )
-    for failed in ended:
-        if isinstance(failed, ChildFailed):  # it was run again already, so the stage is not
-            raise ChildFailed(str(failed), failed.deployment, failed.reason)
-        if isinstance(failed, BaseException):
-            raise failed
-
-
-def again(step: Task[..., Any], faults: FaultsSection) -> Task[..., Any]:
-    """The same task, run again as the configuration says."""
-    return step.with_options(
-        retries=faults.retries, retry_delay_seconds=exponential_backoff(faults.retry_seconds)
-    )
 
 
 def retried(stage: str, faults: FaultsSection) -> Task[..., Any]:
