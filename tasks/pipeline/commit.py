@@ -24,6 +24,7 @@ from storage.files import sha256_file
 from storage.parquet.staged import stage_table
 from storage.store import Committed, Store
 from tasks.pipeline.fingerprint_inputs import fingerprint_of
+from tasks.runtime.collector import collector_paused
 from tasks.runtime.stage import Output, Stage
 from tasks.training.adapters import adapter_digest
 
@@ -104,10 +105,11 @@ def commit_output(
     """
     if set(output.tables) != {model.TABLE for model in stage.writes}:
         raise ValueError(f"{stage.name} gave tables {sorted(output.tables)}, it declares others")
-    tables = {
-        model.TABLE: stage_table(workdir, model, to_frame(model, output.tables[model.TABLE]))
-        for model in stage.writes
-    }
+    with collector_paused():
+        tables = {
+            model.TABLE: stage_table(workdir, model, to_frame(model, output.tables[model.TABLE]))
+            for model in stage.writes
+        }
     return commit_folder(store, run, tables, output, workdir, tokens, roles)
 
 

@@ -22,6 +22,7 @@ from tasks.pipeline.decision import Decision
 from tasks.pipeline.faults import is_fault, refuse_outage
 from tasks.pipeline.registry import STAGES
 from tasks.pipeline.workplace import workplace
+from tasks.runtime.collector import collector_paused
 from tasks.runtime.dealing import Merging, ShardDone
 from tasks.runtime.item_tables import ItemTables
 from tasks.runtime.progress import Report
@@ -155,7 +156,8 @@ def merging(stage: Stage, parts: Sequence[CommittedShard]) -> Merging | None:
     if not parts or stage.item is None:
         return None
     tables = ItemTables(stage.item)
-    return Merging({number: result for part in parts for number, result in tables.read(part.path).items()})
+    with collector_paused():
+        return Merging({number: made for part in parts for number, made in tables.read(part.path).items()})
 
 
 def discard_faulty(parts: Sequence[CommittedShard]) -> None:
