@@ -141,7 +141,7 @@ AXES: dict[str, tuple[Callable[[Path, int, Clock], None], tuple[int, ...]]] = {
     "length": (length, (8, 16, 32, 64, 128)),
     "shards": (shards, (2, 4, 8, 16, 32)),
     "iterations": (iterations, (10, 20, 40, 80, 160)),
-    "inputs": (inputs, (10, 20, 40, 80, 160)),
+    "inputs": (inputs, (20, 40, 80, 160, 320, 640)),
 }
 
 
@@ -167,6 +167,9 @@ def measure(
     into: Annotated[Path, typer.Option()] = RESULTS,
 ) -> None:
     """Measure, write the results, draw."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=PROJECT_ROOT, capture_output=True, text=True
+    )
     known: dict[str, Any] = json.loads(into.read_text())["axes"] if into.exists() else {}
     for axis in axes or AXES:
         points: list[Measured] = []
@@ -175,15 +178,15 @@ def measure(
             said = subprocess.run(command, check=True, capture_output=True, text=True, cwd=PROJECT_ROOT)
             points.append(json.loads(said.stdout.splitlines()[-1]))
             print(axis, points[-1], flush=True)
-        known[axis] = {"exponent": round(exponent(points), 2), "points": points}
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=PROJECT_ROOT, capture_output=True, text=True
-    )
+        known[axis] = {
+            "exponent": round(exponent(points), 2),
+            "date": datetime.now(UTC).date().isoformat(),
+            "commit": commit.stdout.strip(),
+            "points": points,
+        }
     content = {
         "command": "python -m benchmarks.data.growth measure",
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, shared with other work",
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit.stdout.strip(),
         "axes": {axis: known[axis] for axis in AXES if axis in known},
     }
     into.write_text(json.dumps(content, indent=2) + "\n")
