@@ -2,18 +2,22 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schemas.config import Config
+from schemas.manifest import FingerprintInputs
 from schemas.shards import Shard
 from storage.garbage import remove_garbage
 from storage.store import Committed, Store
 from storage.verify import survey, verify
 from tasks.chat.messages import RequestError
 from tasks.engines.protocol import Request
+from tasks.pipeline.commit import StageRun
 from tasks.pipeline.decision import decide
 from tasks.pipeline.iterations import run_stages
 from tasks.pipeline.registry import STAGES
@@ -193,3 +197,13 @@ def test_what_shards_of_committed_stages_left_is_garbage(store: Store, make_conf
     assert any(str(home) in line for line in survey(store).unreferenced)
     assert {found.kind for found in remove_garbage(store)} == {"shards", "journal"}
     assert leftovers(store) == []
+
+
+def test_a_stage_took_the_time_in_which_any_of_its_shards_was_computed() -> None:
+    inputs = FingerprintInputs(
+        stage="rollout", run="trial", iteration=0, code_version=1, config={}, prompts={}, models={}, inputs={}
+    )
+    begun = StageRun(inputs, "0" * 12, 1)
+    spans = [(-100, 10), (-95, 10), (-94, 2), (-50, 10)]  # 15 seconds, then 10
+    earlier = tuple((begun.started + timedelta(seconds=ago), float(length)) for ago, length in spans)
+    assert replace(begun, earlier=earlier).seconds == pytest.approx(25 + begun.seconds, abs=1)
