@@ -24,6 +24,7 @@ from tasks.pipeline.shards import (
     discard_faulty,
     merging,
     shards_of,
+    total_costs,
     with_shards,
 )
 from tasks.pipeline.workplace import workplace
@@ -117,20 +118,12 @@ async def _compute(
         except StageInterrupted:
             discard_faulty(parts)
             raise
-        run, costs, tokens = (
-            with_shards(run, parts),
-            dict(roles.costs),
-            roles.tokens + place.ctx.trained_tokens,
-        )
-        for part in parts:
-            tokens += part.manifest.tokens
-            for role, cost in part.manifest.roles.items():
-                costs[role] = costs.get(role, RoleCost()) + cost
+        run, costs = with_shards(run, parts), total_costs(roles.costs, parts)
+        tokens = roles.tokens + place.ctx.trained_tokens + sum(part.manifest.tokens for part in parts)
         for line in _what_was_done(output, run.seconds, costs, roles.faults()):
             place.log.info("%s", line)
-        with (place.folder / "stage.log").open("wb") as whole:
-            for said in (*(part.path / "stage.log" for part in parts), place.said):
-                whole.write(said.read_bytes())
+        logs = (*(part.path / "stage.log" for part in parts), place.said)
+        (place.folder / "stage.log").write_bytes(b"".join(log.read_bytes() for log in logs if log.exists()))
         if decision.committed is not None:
             # Before the commit: a process killed between the two would leave later stages current for ever.
             mark_downstream_stale(store, decision.key)

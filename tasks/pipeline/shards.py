@@ -6,13 +6,13 @@ and one without commit the same tables.
 """
 
 import platform
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from time import monotonic
+from datetime import datetime
 
 from schemas.config import Config
-from schemas.manifest import FileEntry
+from schemas.manifest import FileEntry, RoleCost
 from schemas.shards import Shard, ShardManifest
 from storage.files import full_disk_named, sha256_file
 from storage.shards import CommittedShard, Shards
@@ -90,8 +90,7 @@ async def _compute(
     report: Report | None,
     flow_run: str | None,
 ) -> CommittedShard:
-    begun, clock = datetime.now(UTC), monotonic()
-    stage = STAGES[decision.key.stage]
+    begun, stage = StageRun(decision.fingerprint_inputs, decision.fingerprint, 1), STAGES[decision.key.stage]
     tables = ItemTables(stage.item or type(None))
     try:
         with store.computing(shard.of(decision.key)):
@@ -112,14 +111,14 @@ async def _compute(
                     raise StageFailed(f"{stage.name} dealt out no items, though its `item` says so")
                 rows = tables.rows(results)
                 refuse_outage(f"{stage.name}, shard {shard}", rows, config.faults.max_failed_share)
-                place.log.info("shard %s: %d items in %.1f s", shard, len(results), monotonic() - clock)
+                place.log.info("shard %s: %d items in %.1f s", shard, len(results), begun.seconds)
                 with full_disk_named(place.folder):
                     tables.write(place.folder, results)
                     files = [
                         FileEntry(path=p.name, bytes=p.stat().st_size, sha256=sha256_file(p))
                         for p in sorted(place.folder.iterdir())
                     ]
-                    (place.folder / "stage.log").write_bytes(place.said.read_bytes())
+                    shutil.copyfile(place.said, place.folder / "stage.log")
                     manifest = ShardManifest(
                         key=decision.key,
                         folder=shards.folder,
@@ -129,8 +128,8 @@ async def _compute(
                         faults=sum(is_fault(row) for made in rows.values() for row in made),
                         roles=place.ctx.roles.costs,
                         tokens=place.ctx.roles.tokens,
-                        started_at=begun.isoformat(),
-                        seconds=round(monotonic() - clock, 3),
+                        started_at=begun.started.isoformat(),
+                        seconds=round(begun.seconds, 3),
                         machine=platform.node(),
                         prefect_flow_run_id=flow_run,
                     )
@@ -171,6 +170,12 @@ def with_shards(run: StageRun, parts: Sequence[CommittedShard]) -> StageRun:
     """A stage's computation with the time that its shards took."""
     spans = [(datetime.fromisoformat(part.manifest.started_at), part.manifest.seconds) for part in parts]
     return replace(run, earlier=tuple(spans))
+
+
+def total_costs(own: Mapping[str, RoleCost], parts: Sequence[CommittedShard]) -> dict[str, RoleCost]:
+    """What each role's requests cost in the merging run and in the shards."""
+    all_costs = [own, *(part.manifest.roles for part in parts)]
+    return {role: sum((c[role] for c in all_costs if role in c), RoleCost()) for c in all_costs for role in c}
 
 
 def check_inputs(inputs: Inputs) -> None:
