@@ -1,7 +1,7 @@
 """How a stage scales with the workers that take its shards.
 
 python -m benchmarks.overhead.shards measure --workers 8 --items 200000   one point of the curve
-python -m benchmarks.overhead.shards draw                                 the curve, from all points
+python -m benchmarks.overhead.shards draw                                 the curves, from all points
 
 A point is a stage rollout of one-step episodes in as many shards as there are workers. A worker is a process that
 computes and commits its shard, as a flow run does (`nlac/rollout -p shard=3/8`). All begin at the same time. When the
@@ -183,33 +183,40 @@ def read(path: Path) -> list[Point]:
 def draw(
     results: Annotated[Path, typer.Option()] = RESULTS, image: Annotated[Path, typer.Option()] = IMAGE
 ) -> None:
-    """Draw the curve, and say how many times as fast 8 workers are as one. Where a count was measured with several
-    numbers of items, the largest counts."""
+    """Draw a curve for each stated speed of a worker, and say how many times as fast 8 workers are as one.
+
+    Where a count was measured with several numbers of items, the largest counts.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    points = list({one.workers: one for one in sorted(read(results), key=lambda one: one.items)}.values())
-    points.sort(key=lambda one: one.workers)
-    counts = [one.workers for one in points]
+    curves: dict[float, dict[int, Point]] = {}
+    for one in sorted(read(results), key=lambda one: one.items):
+        curves.setdefault(one.stated_speed / one.workers, {})[one.workers] = one
     figure, axes = plt.subplots(figsize=(6.4, 4.0))
-    axes.plot(counts, [one.stated_speed for one in points], "--", color="grey", label="as the engines allow")
-    axes.plot(counts, [one.speed for one in points], "o-", label="measured")
-    for one in points:
-        axes.annotate(f"{one.items:,} items", (one.workers, one.speed), (4, -12), textcoords="offset points")
+    for stated, by_workers in sorted(curves.items()):
+        points = [by_workers[count] for count in sorted(by_workers)]
+        counts = [one.workers for one in points]
+        axes.plot(counts, [one.stated_speed for one in points], "--", color="grey")
+        label = f"{stated:g} items/s a worker"
+        axes.plot(counts, [one.speed for one in points], "o-", label=label)
+        for one in points:
+            place = (one.workers, one.speed)
+            axes.annotate(f"{one.items:,}", place, (4, -12), textcoords="offset points", fontsize=7)
+        if {1, 8} <= by_workers.keys():
+            times = by_workers[8].speed / by_workers[1].speed
+            print(f"{label}: 8 workers do {times:.2f} times the items per second of one (goal: {GOAL:g})")
+    counts = sorted({one.workers for one in read(results)})
     axes.set(xscale="log", yscale="log", xlabel="workers, and shards", ylabel="items per second")
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.legend(title="dashed: as the engines allow; numbers: items", fontsize=8, title_fontsize=8)
     figure.tight_layout()
     image.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(image, dpi=110)
-    speeds = {one.workers: one.speed for one in points}
-    if {1, 8} <= speeds.keys():
-        times = speeds[8] / speeds[1]
-        print(f"8 workers do {times:.2f} times the items per second of one (goal: {GOAL:g})")
 
 
 if __name__ == "__main__":
