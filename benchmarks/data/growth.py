@@ -141,7 +141,7 @@ AXES: dict[str, tuple[Callable[[Path, int, Clock], None], tuple[int, ...]]] = {
     "length": (length, (8, 16, 32, 64, 128)),
     "shards": (shards, (2, 4, 8, 16, 32)),
     "iterations": (iterations, (10, 20, 40, 80, 160)),
-    "inputs": (inputs, (20, 40, 80, 160, 320, 640)),
+    "inputs": (inputs, (10, 20, 40, 80, 160, 320)),
 }
 
 
