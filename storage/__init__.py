@@ -15,6 +15,7 @@ It knows tables and files. It knows no models, no prompts, no stage's code and n
         .computing/                       locks; a stage that is computed holds its own
         .requests/                        finished requests of unfinished stages
         .checkpoints/                     state of unfinished training stages
+        .shards/                          committed shards of unfinished stages (`storage.shards`)
         .staging/                         folders being written; never read
         .lock                             held by the iteration or stage that writes; .current.lock by one change
       .stack/  .mlflow/                   the local servers' homes

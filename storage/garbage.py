@@ -1,5 +1,5 @@
-"""What a store no longer needs: superseded attempts that nothing refers to, and journals and checkpoints of stages that
-are done."""
+"""What a store no longer needs: superseded attempts that nothing refers to, and journals, checkpoints and shards of
+stages that are done."""
 
 import re
 import shutil
@@ -12,16 +12,20 @@ from schemas.manifest import Summary
 from storage.committed import StoreError
 from storage.folders import Folder, folders
 from storage.places import Files
+from storage.shards import FOLDER as SHARDS
 from storage.store import Store
 
-_UNFINISHED = re.compile(r"(?P<stage>[a-z]+(-[a-z]+)*)-(?P<iteration>\d{5})-(?P<folder>[^.]+)\.(journal|pt)")
+_UNFINISHED = re.compile(
+    r"(?P<stage>[a-z]+(-[a-z]+)*)(\.\d{4}-of-\d{4})?-(?P<iteration>\d{5})-(?P<folder>[^.]+)(\.journal|\.pt)?"
+)
+"""A journal, a checkpoint, or the folder of shards: named by the stage, and the shard where it is a shard's own."""
 
 
 @dataclass(frozen=True)
 class Garbage:
     """Something that can be removed; `bytes` is what that frees."""
 
-    kind: Literal["superseded attempt", "abandoned upload", "journal", "checkpoint"]
+    kind: Literal["superseded attempt", "abandoned upload", "journal", "checkpoint", "shards"]
     run: str
     path: Path
     bytes: int
@@ -88,9 +92,9 @@ def _holds(manifest: Summary) -> set[str]:
 
 
 def _left_over(store: Store, run: str) -> list[Garbage]:
-    """Journals and checkpoints of stages that are committed, or whose iteration is finished."""
+    """Journals, checkpoints and shards of stages that are committed, or whose iteration is finished."""
     left = []
-    for kind, name in (("journal", ".requests"), ("checkpoint", ".checkpoints")):
+    for kind, name in (("journal", ".requests"), ("checkpoint", ".checkpoints"), ("shards", SHARDS)):
         for path in sorted((store.run_dir(run) / name).glob("*")):
             known = _UNFINISHED.fullmatch(path.name)
             if known is None:

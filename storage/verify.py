@@ -12,10 +12,15 @@ from storage.committed import Committed, Missing, StoreError
 from storage.folders import Folder, folders, iterations_of
 from storage.parquet.footers import TableError
 from storage.places import names_in
+from storage.shards import FOLDER as SHARDS
+from storage.shards import CommittedShard, read_shard_manifest
 from storage.store import Store
 
 # A fingerprint input: `[run/]stage@iteration`, and the table or file of it.
 _INPUT = re.compile(r"(?:(?P<run>[^/@]+)/)?(?P<part>[a-z-]+@\d{5})(?P<name>[./].+)")
+
+
+_SHARD = re.compile(r"\.\d{4}-of-\d{4}")  # in the name of a shard's journal
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Survey:
 
 def verify(store: Store) -> list[Fault]:
     """Check every committed file, superseded ones too, by sha256, that what manifests were made from is there, and
-    the journals of unfinished stages."""
+    the journals and shards of unfinished stages."""
     problems: list[str] = []
     found = list(folders(store, problems))
     faults = [Fault(problem, missing=True) for problem in problems]
@@ -75,18 +80,29 @@ def verify(store: Store) -> list[Fault]:
         Fault(f"{part}: gone, and {reader} was made from it; restore it from a copy", missing=True)
         for part, reader in lost.items()
     ]
-    return faults + list(_journal_faults(store, found))
+    return [*faults, *_journal_faults(store, found), *_shard_faults(store)]
 
 
 def _journal_faults(store: Store, found: list[Folder]) -> Iterator[Fault]:
     for path in sorted(store.root.glob("[!.]*/.requests/*.journal")):
         records, damaged, _ = read_checked_lines(path.read_bytes())
-        if damaged and path.stem not in _working_names(found, path.parents[1].name):
+        if damaged and _SHARD.sub("", path.stem) not in _working_names(found, path.parents[1].name):
             yield Fault(
                 f"{path}: {damaged} of {len(records) + damaged} lines damaged, or left half-written by a process that "
                 "was killed; run the stage again: it asks their requests again, and nothing else is lost",
                 missing=False,
             )
+
+
+def _shard_faults(store: Store) -> Iterator[Fault]:
+    for path in sorted(store.root.glob(f"[!.]*/{SHARDS}/*/*")):
+        try:
+            broken = list(CommittedShard(path, read_shard_manifest(path)).faults())
+        except StoreError as error:
+            broken = [error]
+        for fault in broken:
+            remedy = "run the stage again: it computes the shard from the requests that were answered"
+            yield Fault(f"{fault}; {remedy}", isinstance(fault, Missing))
 
 
 def survey(store: Store) -> Survey:
@@ -113,9 +129,11 @@ def _unreferenced(store: Store, found: list[Folder]) -> Iterator[str]:
     for run in names_in(store.root):
         working = _working_names(found, run)
         for path in sorted(
-            (*store.run_dir(run).glob(".requests/*"), *store.run_dir(run).glob(".checkpoints/*"))
+            path
+            for kind in (".requests", ".checkpoints", SHARDS)
+            for path in store.run_dir(run).glob(f"{kind}/*")
         ):
-            if path.stem in working:
+            if _SHARD.sub("", path.stem) in working:
                 yield f"{path}: left over; its stage is committed"
     for folder in (folder for folder in found if folder.state == "superseded"):
         m = folder.manifest

@@ -60,7 +60,7 @@ async def through_server(root: Path, config: Config, rounds: int) -> Seconds:
     from prefect.client.orchestration import get_client
     from prefect.deployments.flow_runs import arun_deployment
 
-    from flows.deployments.iteration import POLL_SECONDS
+    from flows.deployments.dispatch import POLL_SECONDS
 
     stages = stages_of(config, 0)
     pools = Counter(getattr(config.pools, STAGES[stage].pool) for stage in stages)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -180,6 +180,7 @@ def explain(
     from tasks.pipeline.decision import decide
     from tasks.pipeline.iterations import frozen_config, settle
     from tasks.pipeline.registry import STAGES
+    from tasks.pipeline.shards import shards_of
 
     if stage not in STAGES:
         fail(f"'{stage}' is no stage; the stages are {', '.join(STAGES)}", USAGE)
@@ -189,6 +190,10 @@ def explain(
         chosen = frozen_config(store, chosen.run, iteration) or chosen
     chosen = settle(store, chosen, iteration)
     decision = decide(store, chosen, stage, iteration, frozen=config is None)
+    shards = None if decision.reuse else shards_of(store, chosen, decision)
+    if shards is not None:
+        there = f"{len(shards.all) - len(shards.missing())} of {len(shards.all)} shards are committed"
+        decision = replace(decision, reasons=(*decision.reasons, there))
     if format is ListFormat.json:
         named = {
             "run": chosen.run,

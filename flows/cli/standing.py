@@ -9,18 +9,21 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from flows.cli.shards import ShardsStanding, shards_standing
 from flows.deployments.names import run_name
 from flows.deployments.progress import ProgressFile
+from schemas.config import Config
 from schemas.manifest import Manifest, RoleCost, StageKey
 from storage.committed import StoreError
 from storage.store import Store
 from tasks.pipeline.iterations import frozen_config
-from tasks.pipeline.registry import stages_of
+from tasks.pipeline.registry import STAGES, stages_of
 from tasks.runtime.progress import ProgressState
 
 FAILED_ONCE = "ERROR the stage failed"
@@ -33,13 +36,14 @@ class _Shown(BaseModel):
 
 class StageStanding(_Shown):
     """One stage of an iteration. Seconds left are those of its present phase, at the rate so far; of a waiting stage,
-    what it took in the last iteration that has it."""
+    what it took in the last iteration that has it. A running stage whose items are dealt out has shards."""
 
     stage: str
     state: Literal["committed", "running", "waiting", "failed"]
     seconds: float | None = None
     seconds_left: float | None = None
     progress: ProgressState | None = None
+    shards: ShardsStanding | None = None
 
 
 class Failure(_Shown):
@@ -93,6 +97,7 @@ class FlowRun(_Shown):
     id: str
     name: str
     state_name: str | None = None
+    start_time: datetime | None = None
     parameters: dict[str, Any] = Field({}, exclude=True)
 
 
@@ -140,8 +145,16 @@ def standing(
             at = progress[name]
             left = at.remaining_seconds if at is not None else before
             seconds = None if at is None else at.seconds
+            shards = _shards(store, config, name, iteration, flow_runs, now)
             stages.append(
-                StageStanding(stage=name, state="running", seconds=seconds, seconds_left=left, progress=at)
+                StageStanding(
+                    stage=name,
+                    state="running",
+                    seconds=seconds,
+                    seconds_left=left,
+                    progress=at,
+                    shards=shards,
+                )
             )
         else:
             state: Literal["failed", "waiting"] = "failed" if name == broken and logs[name] else "waiting"
@@ -169,6 +182,16 @@ def standing(
     )
 
 
+def _shards(
+    store: Store, config: Config, stage: str, iteration: int, flow_runs: list[FlowRun], now: float
+) -> ShardsStanding | None:
+    if config.pools.shards == 1 or STAGES[stage].item is None:
+        return None
+    key = StageKey(stage=stage, run=config.run, iteration=iteration)
+    started = {one.name: one.start_time.timestamp() for one in flow_runs if one.start_time is not None}
+    return shards_standing(store, key, config.pools.shards, started, now)
+
+
 def _manifest(store: Store, run: str, stage: str, iteration: int) -> Manifest | None:
     try:
         committed = store.committed(run, stage, iteration)
@@ -182,16 +205,15 @@ def _progress(store: Store, run: str, stage: str, iteration: int, now: float) ->
     found = ProgressFile.read(store.root, run, stage, 0.0)
     if found is None or found.iteration != iteration:
         return None
-    waited = now - ProgressFile.path(store.root, run, stage).stat().st_mtime
+    waited = now - max(path.stat().st_mtime for path in ProgressFile.paths(store.root, run, stage))
     return replace(found.state, seconds=found.state.seconds + max(waited, 0.0))
 
 
 def _failures(store: Store, run: str, stage: str, iteration: int) -> list[tuple[str, str]]:
     """Kind and reason of each failed attempt at an unfinished stage, from its log."""
-    path = store.stage_log(StageKey(stage=stage, run=run, iteration=iteration))
-    if not path.exists():
-        return []
-    parts = path.read_text(encoding="utf-8", errors="replace").split(FAILED_ONCE)[1:]
+    logs = [path for path in _logs(store, run, stage, iteration) if path.exists()]
+    said = [path.read_text(encoding="utf-8", errors="replace").split(FAILED_ONCE)[1:] for path in logs]
+    parts = [part for of_one in said for part in of_one]
     found = []
     for part in parts:
         raised = [match for line in part.splitlines() if (match := _RAISED.fullmatch(line))]
@@ -282,6 +304,12 @@ def _still(store: Store, run: str, iteration: int, stages: list[str], now: float
 def _traces(store: Store, run: str, iteration: int, stages: list[str]) -> Iterator[Path]:
     yield store.current_path(run, iteration)
     for stage in stages:
-        yield ProgressFile.path(store.root, run, stage)
-        yield store.stage_log(StageKey(stage=stage, run=run, iteration=iteration))
+        yield from ProgressFile.paths(store.root, run, stage)
+        yield from _logs(store, run, stage, iteration)
     yield from store.run_dir(run).glob(".requests/*.journal")
+
+
+def _logs(store: Store, run: str, stage: str, iteration: int) -> list[Path]:
+    """The logs of an unfinished stage and of its shards."""
+    own = store.stage_log(StageKey(stage=stage, run=run, iteration=iteration))
+    return [own, *own.parent.glob(f"{stage}.????-of-????-{iteration:05d}.log")]

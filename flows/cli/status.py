@@ -184,6 +184,8 @@ def _run_lines(run: "RunStanding", still_after: float) -> Iterator[str]:
             "failed": "",
         }[stage.state]
         yield f"  {stage.stage:<20} {stage.state:<10} {said}".rstrip()
+        if stage.shards is not None:
+            yield f"  {'':<20} {stage.shards.line}"
     if run.state == "running":
         here = run.stage.seconds_left if run.stage else None
         yield (

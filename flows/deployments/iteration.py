@@ -5,25 +5,23 @@ and running again all resume at the stage that failed, even when Prefect's datab
 """
 
 import asyncio
-from textwrap import shorten
 from typing import Annotated, Any
 from uuid import UUID
 
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
-from prefect.deployments.flow_runs import arun_deployment
-from prefect.runtime import flow_run, task_run
-from prefect.states import Completed, Failed
-from prefect.tasks import Task, exponential_backoff
+from prefect.client.schemas.objects import State, StateType
+from prefect.runtime import flow_run
+from prefect.states import Completed
+from prefect.tasks import Task
 from pydantic import Field
 
+from flows.deployments.dispatch import ChildFailed, again, dispatch, dispatch_shards, may_pass
 from flows.deployments.hooks import children_of, end_children
-from flows.deployments.names import name_this_run, run_name, run_tags
+from flows.deployments.names import name_this_run, run_name
 from flows.deployments.parameters import AlgorithmName, Iteration, RunName, Seed, resolve
 from flows.deployments.reporting import publish_report
-from flows.deployments.stages import INTERRUPTED
 from flows.deployments.tracking import Tracking
 from flows.stack.control import read_stack
 from schemas.config import Config, FaultsSection
@@ -35,63 +33,6 @@ from tasks.pipeline.decision import decide
 from tasks.pipeline.early_stopping import stop_reason
 from tasks.pipeline.iterations import begin_iteration, finish_iteration
 from tasks.pipeline.registry import STAGES, stages_of
-from tasks.runtime.stage import StageFailed
-
-POLL_SECONDS = 0.5
-NAME_CHARS = 160  # of a reason in a state's name
-
-
-class ChildFailed(StageFailed):
-    """A child flow run did not complete; `interrupted` if by a fault that may pass, or because its process died."""
-
-    def __init__(
-        self, message: str, deployment: str = "", reason: str = "", *, interrupted: bool = False
-    ) -> None:
-        super().__init__(message)
-        self.deployment, self.reason, self.interrupted = deployment, reason, interrupted
-
-    @property
-    def state(self) -> State:
-        """The end of the parent. Its name says which child failed and why, because `prefect deployment run --watch`
-        shows the name alone."""
-        why = self.reason.removeprefix("Flow run encountered an exception: ")
-        why = shorten(why, NAME_CHARS, placeholder=" ...")
-        return Failed(name=f"Failed at {self.deployment}: {why}", message=str(self))
-
-
-async def dispatch(deployment: str, parameters: dict[str, Any]) -> FlowRun:
-    """Run a deployment as a child and wait for it.
-
-    Args:
-        deployment: its name, without the flow's.
-        parameters: its parameters, with `run` and `iteration`.
-
-    Raises:
-        ChildFailed: it did not complete; the message names it and the commands that retry it.
-    """
-    run, number = parameters["run"], parameters["iteration"]
-    name = run_name(deployment, run, number)
-    child = await arun_deployment(
-        f"nlac/{deployment}",
-        parameters=parameters,
-        flow_run_name=name,
-        tags=run_tags(deployment, run, number),
-        poll_interval=POLL_SECONDS,
-        idempotency_key=f"{flow_run.id}-{flow_run.run_count}-{task_run.run_count}-{name}",
-    )
-    if child.state is None or not child.state.is_completed():
-        state = child.state.type.value.title() if child.state else "unknown"
-        reason = (child.state.message if child.state else None) or "no reason given"
-        raise ChildFailed(
-            f"{name}: {deployment} ended {state} in flow run '{child.name}' ({child.id}): {reason}\n"
-            f"To go on from there: prefect flow-run retry {flow_run.id}\n"
-            f"To run it alone: prefect deployment run nlac/{deployment} -p iteration={number} -p run={run}",
-            deployment,
-            reason,
-            interrupted=child.state is not None
-            and (child.state.name == INTERRUPTED or child.state.is_crashed()),
-        )
-    return child
 
 
 async def run_one(
@@ -107,17 +48,13 @@ async def run_one(
     address = await tracking.begin(stage)
     parameters = {"run": config.run, "iteration": iteration, "force": force, "mlflow_run": address}
     try:
+        await dispatch_shards(store, config, decision, parameters)
         child = await dispatch(stage, parameters)
     except BaseException as error:
         tracking.fail(address, str(error) or type(error).__name__)
         raise
     tracking.finish(address, stage, child)
     return Completed(message=f"flow run '{child.name}' ({child.id})")
-
-
-def may_pass(step: Task[..., Any], run: TaskRun, state: State) -> bool:
-    """Whether a stage failed by a fault that may pass: Prefect then runs it again."""
-    return isinstance(state.data, ChildFailed) and state.data.interrupted
 
 
 STEPS = {
@@ -131,9 +68,7 @@ STEPS = {
 
 def retried(stage: str, faults: FaultsSection) -> Task[..., Any]:
     """The task of a stage, which runs it again as the configuration says."""
-    return STEPS[stage].with_options(
-        retries=faults.retries, retry_delay_seconds=exponential_backoff(faults.retry_seconds)
-    )
+    return again(STEPS[stage], faults)
 
 
 async def done_before() -> set[str]:

@@ -13,6 +13,7 @@ from tasks.pipeline.iterations import next_iteration
 RunName = Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Iteration = Annotated[int | None, Field(ge=0)]
 Seed = Annotated[int | None, Field(ge=0)]
+ShardName = Annotated[str | None, Field(pattern=r"^\d{1,4}/\d{1,4}$")]
 AlgorithmName = Annotated[str | None, Field(json_schema_extra={"enum": [*ALGORITHMS, None]})]
 
 

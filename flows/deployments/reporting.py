@@ -64,7 +64,7 @@ class Reporter:
         percent, line = 100.0 * state.done / max(state.total, 1), progress_line(state)
         known, self._artifact = self._artifact, None
         if known is None:
-            key = f"{state.stage}-progress"
+            key = f"{state.stage}-progress".replace(".", "-")  # all that Prefect takes
             known = cast(UUID, create_progress_artifact(percent, key=key, description=line))
         else:
             update_progress_artifact(known, progress=percent, description=line)

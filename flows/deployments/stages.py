@@ -2,7 +2,8 @@
 
 A stage takes the run's lock (an iteration's lock counts as its own), then the GPU, and computes in
 `tasks.pipeline.runner`. It leaves its progress, an MLflow run and links. A committed stage is not computed again: its
-state is "Reused". One that failed by a fault that may pass is "Interrupted".
+state is "Reused". One that failed by a fault that may pass is "Interrupted". With a `shard` a run computes that part of
+the stage's items alone; the run without one merges.
 """
 
 import inspect
@@ -18,7 +19,7 @@ from prefect.states import Completed, Failed
 
 from flows.deployments.background import run_beside
 from flows.deployments.names import name_this_run
-from flows.deployments.parameters import Iteration, RunName, Seed, resolve
+from flows.deployments.parameters import Iteration, RunName, Seed, ShardName, resolve
 from flows.deployments.reporting import Reporter, publish_result, stage_log_shown
 from flows.deployments.tracking import PromptTexts, mlflow_page, run_id
 from flows.stack import gpu_limit
@@ -27,6 +28,7 @@ from flows.stack.environment import STACK_MARK
 from schemas.config import Config
 from schemas.load import data_root
 from schemas.manifest import OrchestrationIds
+from schemas.shards import Shard
 from storage.mlflow.bridge import Bridge
 from storage.store import Committed, Store
 from tasks.engines.vllm.servers import serving
@@ -35,6 +37,7 @@ from tasks.pipeline.decision import Decision, decide
 from tasks.pipeline.iterations import begin_iteration, frozen_config, settle
 from tasks.pipeline.registry import STAGES
 from tasks.pipeline.runner import carry_out
+from tasks.pipeline.shards import carry_out_shard
 from tasks.runtime.stage import StageInterrupted
 
 INTERRUPTED = "Interrupted"
@@ -105,6 +108,23 @@ def compute(
     return result.committed
 
 
+def compute_shard(store: Store, config: Config, decision: Decision, shard: Shard) -> str:
+    """Compute and commit one shard of a stage, and publish its progress; gives what was committed, in a line.
+
+    Raises:
+        StageFailed: it can't give usable rows.
+    """
+    reporter = Reporter(store.root, config.run, decision.key.iteration)
+    with stage_log_shown():
+        made = run_beside(
+            lambda: carry_out_shard(
+                store, config, decision, shard, report=reporter.report, flow_run=flow_run.id
+            ),
+            reporter.publish,
+        )
+    return f"shard {shard}: {made.manifest.items} items, {made.path}"
+
+
 def stage_flow(stage: str) -> "Flow[..., State]":
     """The flow of one stage."""
 
@@ -115,6 +135,7 @@ def stage_flow(stage: str) -> "Flow[..., State]":
         force: bool = False,
         seed: Seed = None,
         mlflow_run: str | None = None,
+        shard: ShardName = None,
     ) -> State:
         """One stage of one iteration.
 
@@ -127,10 +148,13 @@ def stage_flow(stage: str) -> "Flow[..., State]":
             force: Compute again what is committed. It commits a new attempt and overwrites nothing.
             seed: Root of every random stream. Empty: the configuration's `seed`.
             mlflow_run: Address of the MLflow run that the iteration writes for the stage. Empty: it makes its own.
+            shard: The part of the stage's items to compute, for instance 3/8. Empty: the whole stage, from the shards
+                that are there and what is missing.
         """
+        part = Shard.parse(shard) if shard is not None else None
         store = Store(data_root())
         resolved, number = resolve(store, run, config, iteration, seed, stage_alone=True)
-        name_this_run(stage, resolved.run, number)
+        name_this_run(stage, resolved.run, number, part)
         parent = flow_run.parent_flow_run_id
         if parent is None:
             check_config(resolved, store.root)
@@ -148,6 +172,8 @@ def stage_flow(stage: str) -> "Flow[..., State]":
                 return Completed(name="Reused", message="; ".join(decision.reasons))
             try:
                 with gpu_slot(resolved, stage):
+                    if part is not None:
+                        return Completed(message=compute_shard(store, resolved, decision, part))
                     committed = compute(store, resolved, decision, bridge, mlflow_run)
             except StageInterrupted as fault:
                 return Failed(name=INTERRUPTED, message=str(fault))

@@ -3,7 +3,7 @@
 import math
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from schemas.config.base import Player, Role, Section
 from schemas.config.engines import EngineSection, LoraSection, ModelSection, ServeSection
@@ -65,6 +65,10 @@ class PoolsSection(Section):
     shared_gpu: bool = Field(
         True, description="both GPU pools use one device: a global concurrency limit runs one of their stages at a "
         "time"
+    )  # fmt: skip
+    shards: PositiveInt = Field(
+        1, description="parts into which the items of a stage that generates are dealt; any worker of the inference "
+        "pool takes one. As many run at a time as the pool's concurrency limit allows"
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 
@@ -58,6 +59,36 @@ def load_drawn(inputs: Inputs, ids: Iterable[str]) -> dict[str, DrawnTransition]
         row["transition_id"]: DrawnTransition(state=states[row["transition_id"]], **row)
         for row in rows.iter_rows(named=True)
     }
+
+
+EXCHANGES = 10.0
+"""A text costs an engine about as much to write as so many past exchanges to read."""
+
+
+class DrawnCosts:
+    """Estimates what requests at transitions cost, by how far their episodes have come: a prompt holds the past.
+
+    Args:
+        inputs: with table `transitions`, read when a cost is asked for.
+        ids: of the transitions.
+    """
+
+    def __init__(self, inputs: Inputs, ids: Iterable[str]) -> None:
+        self._inputs, self._ids = inputs, set(ids)
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[int, bool]]:
+        found = self._inputs.scan("transitions").select("transition_id", "step", "done")
+        rows = found.filter(pl.col("transition_id").is_in(list(self._ids))).collect().iter_rows()
+        return {transition_id: (step, done) for transition_id, step, done in rows}
+
+    def ends(self, transition_id: str) -> bool:
+        """Whether a transition ends its episode."""
+        return self._places[transition_id][1]
+
+    def text(self, transition_id: str) -> float:
+        """The cost of a text at a transition; 1 in an episode's first state."""
+        return 1.0 + self._places[transition_id][0] / EXCHANGES
 
 
 def measure_replay(ctx: StageContext, samples: list[ReplaySample]) -> dict[str, float]:

@@ -1,2 +1,2 @@
-"""Decides, runs and commits stages: registry, decision, runner, commit, iterations, plan, checks,
+"""Decides, runs and commits stages: registry, decision, runner, shards, commit, iterations, plan, checks,
 fingerprint inputs, early stopping."""

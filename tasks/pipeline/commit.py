@@ -4,7 +4,7 @@ import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +24,7 @@ from storage.files import sha256_file
 from storage.parquet.staged import stage_table
 from storage.store import Committed, Store
 from tasks.pipeline.fingerprint_inputs import fingerprint_of
+from tasks.runtime.collector import collector_paused
 from tasks.runtime.stage import Output, Stage
 from tasks.training.adapters import adapter_digest
 
@@ -52,6 +53,7 @@ class StageRun:
         orchestration: ids of the runs that show it.
         started: wall-clock time, for people.
         clock: monotonic seconds at the start.
+        earlier: beginning and seconds of each of its shards.
     """
 
     fingerprint_inputs: FingerprintInputs
@@ -60,11 +62,17 @@ class StageRun:
     orchestration: OrchestrationIds = field(default_factory=OrchestrationIds)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     clock: float = field(default_factory=time.monotonic)
+    earlier: tuple[tuple[datetime, float], ...] = ()
 
     @property
     def seconds(self) -> float:
-        """Time since it began."""
-        return time.monotonic() - self.clock
+        """Time in which it was computed: since it began, and before that while any of its shards was computed."""
+        covered, end = 0.0, None
+        for started, seconds in sorted((*self.earlier, (self.started, time.monotonic() - self.clock))):
+            over = started + timedelta(seconds=seconds)
+            covered += max(0.0, (over - max(started, end or started)).total_seconds())
+            end = max(over, end or over)
+        return covered
 
     @property
     def folder(self) -> str:
@@ -97,10 +105,11 @@ def commit_output(
     """
     if set(output.tables) != {model.TABLE for model in stage.writes}:
         raise ValueError(f"{stage.name} gave tables {sorted(output.tables)}, it declares others")
-    tables = {
-        model.TABLE: stage_table(workdir, model, to_frame(model, output.tables[model.TABLE]))
-        for model in stage.writes
-    }
+    with collector_paused():
+        tables = {
+            model.TABLE: stage_table(workdir, model, to_frame(model, output.tables[model.TABLE]))
+            for model in stage.writes
+        }
     return commit_folder(store, run, tables, output, workdir, tokens, roles)
 
 

@@ -1,6 +1,8 @@
 """Whether what a stage made is data, or an outage that would pass as data."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import get_args
 
 from schemas.rows import Generation, Row
 from tasks.runtime.stage import StageInterrupted
@@ -14,8 +16,18 @@ LEAST = 3  # fewer failed rows are data, however few rows there are
 def is_fault(row: Row) -> bool:
     """Whether an engine or an environment failed a row, or a text in it. An answer that the model wrote badly is no
     fault."""
-    return row.status in FAULTS or any(
-        isinstance(value, Generation) and value.finish_reason == "error" for _, value in row
+    if row.status in FAULTS:
+        return True
+    made: list[Generation | None] = [getattr(row, name) for name in _generations(type(row))]
+    return any(one is not None and one.finish_reason == "error" for one in made)
+
+
+@cache
+def _generations(model: type[Row]) -> tuple[str, ...]:
+    """The columns that hold a text's provenance."""
+    fields = model.model_fields.items()
+    return tuple(
+        name for name, field in fields if Generation in (field.annotation, *get_args(field.annotation))
     )
 
 

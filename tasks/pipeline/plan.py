@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from schemas.config import Config
 from storage.store import Store
@@ -60,6 +60,8 @@ def _row(
 ) -> PlanRow:
     stage = STAGES[name]
     bound = stage.bound(config, algorithm_of(config))
+    if stage.item is not None and config.pools.shards > 1:
+        bound = replace(bound, note=f"{bound.note}, dealt out to {config.pools.shards} shards")
     rate = measured.get(name) or stated.get(stage.pool)
     return PlanRow(name, getattr(config.pools, stage.pool), bound, bound.tokens / rate if rate else None)
 

@@ -162,7 +162,7 @@ async def play_all(
         )
 
     numbered = [(split, number, task) for split in tasks for number, task in enumerate(tasks[split])]
-    return await ctx.map(numbered, play, "episodes")
+    return await ctx.map(numbered, play, "episodes", cost=lambda _: 1.0)  # nobody knows an episode's length
 
 
 def repeated(tasks: Iterable[Task], repeats: int) -> list[Task]:

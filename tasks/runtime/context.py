@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,18 +10,23 @@ from typing import TypeVar
 
 from schemas.config import Config
 from schemas.rows import Generation
+from schemas.shards import Shard
 from tasks.engines.request_journal import RequestJournal
 from tasks.environments import check_environment_model, make_environment
 from tasks.environments.base import Environment, asks_model
 from tasks.prompting.rendering import PromptRenderer
 from tasks.runtime.algorithm import Algorithm
+from tasks.runtime.dealing import Merging, ShardDone, Sharding, deal
 from tasks.runtime.environment_model import EnvironmentModel
 from tasks.runtime.progress import Progress
 from tasks.runtime.role_client import RoleClient
-from tasks.runtime.stage import Inputs
+from tasks.runtime.stage import Inputs, StageFailed
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+OPEN = 4096
+"""Items of a stage in work at a time: far more than an engine answers at once, and few enough for memory."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class StageContext:
         log: the stage's log.
         trained_tokens: tokens that a training stage has trained on.
         spoken: by episode, the provenance of what the environment model has said since it was last taken out.
+        sharding: which of the items that may be dealt out this run works on; None: on all.
     """
 
     config: Config
@@ -68,6 +74,7 @@ class StageContext:
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("nlac"))
     trained_tokens: int = 0
     spoken: dict[str, list[Generation]] = field(default_factory=dict)
+    sharding: Sharding = None
 
     @cached_property
     def environment(self) -> Environment:
@@ -91,19 +98,68 @@ class StageContext:
             environment.connect(EnvironmentModel(self.roles, self.spoken, episode))
         return environment
 
-    async def map(self, items: Iterable[T], work: Callable[[T], Awaitable[R]], unit: str) -> list[R]:
-        """Work on all items at once, in order, and count progress. Engines bound their own concurrency."""
+    def dealt(self, items: Iterable[T], cost: Callable[[T], float]) -> list[T]:
+        """The items that `map`, called with the same arguments, works on in this run: what they need is read for them
+        alone."""
         listed = list(items)
-        self.progress.begin(len(listed), unit)
+        return [listed[number] for number in self._numbers(listed, cost)]
 
-        async def one(item: T) -> R:
-            result = await work(item)
-            self.progress.advance()
-            return result
+    def _numbers(self, items: Sequence[T], cost: Callable[[T], float]) -> Sequence[int]:
+        if isinstance(self.sharding, Shard):
+            return deal([cost(item) for item in items], self.sharding.count)[self.sharding.number - 1]
+        return range(len(items) if self.sharding is None else 0)
+
+    async def map(
+        self,
+        items: Iterable[T],
+        work: Callable[[T], Awaitable[R]],
+        unit: str,
+        cost: Callable[[T], float] | None = None,
+    ) -> list[R]:
+        """Work on all items at once, in order, and count progress. Engines bound their own concurrency.
+
+        Args:
+            items: what to work on.
+            work: gives what the stage's `item` says, where the items may be dealt out.
+            unit: what an item is called.
+            cost: estimates an item's cost, in any unit. Given, the items may be dealt out to shards. A stage has at
+                most one such call.
+
+        Raises:
+            ShardDone: this run is a shard's.
+            StageFailed: this run merges shards that are not of these items.
+        """
+        listed = list(items)
+        if cost is None or self.sharding is None:
+            return await self._work(listed, work, unit)
+        if isinstance(self.sharding, Merging):
+            found = self.sharding.results
+            if found.keys() != set(range(len(listed))):
+                raise StageFailed(
+                    f"{self.stage}: its shards hold {len(found)} items, the stage has {len(listed)}: another version "
+                    "of the program computed them; remove the run's folder .shards, and run the stage again"
+                )
+            self.progress.begin(len(listed), unit)
+            self.progress.advance(len(listed))
+            return [found[number] for number in range(len(listed))]
+        numbers = self._numbers(listed, cost)
+        results = await self._work([listed[number] for number in numbers], work, unit)
+        raise ShardDone(dict(zip(numbers, results, strict=True)))
+
+    async def _work(self, items: Sequence[T], work: Callable[[T], Awaitable[R]], unit: str) -> list[R]:
+        self.progress.begin(len(items), unit)
+        results: dict[int, R] = {}
+        waiting = iter(enumerate(items))
+
+        async def one_after_another() -> None:
+            for number, item in waiting:
+                results[number] = await work(item)
+                self.progress.advance()
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(item)) for item in listed]
-        return [task.result() for task in tasks]
+            for _ in range(min(OPEN, len(items))):
+                group.create_task(one_after_another())
+        return [results[number] for number in range(len(items))]
 
 
 def stage_context(

@@ -114,6 +114,8 @@ class Stage:
         inputs: finds its inputs.
         bound: at most what it costs.
         run: computes it. A plain coroutine that commits nothing and knows no Prefect.
+        item: what its work on an item gives, rows alone (`tasks.runtime.item_tables`), where its items may be dealt
+            out to shards; else None.
     """
 
     name: str
@@ -128,3 +130,4 @@ class Stage:
     bound: Callable[[Config, "Algorithm"], Bound]
     run: Callable[["StageContext"], Awaitable[Output]]
     adapters: tuple[str, ...] = ()
+    item: type | None = None

@@ -9,7 +9,7 @@ from typing import Literal
 
 from schemas.config import Config
 from schemas.rows import ReplaySample, SampledAction, Transition
-from tasks.datasets.drawn_transitions import DrawnTransition, choose_states, load_drawn
+from tasks.datasets.drawn_transitions import DrawnCosts, DrawnTransition, choose_states, load_drawn
 from tasks.environments.base import Task, tasks_by_id
 from tasks.improvement.validate import accepted
 from tasks.measures.entropy import action_entropy
@@ -26,24 +26,30 @@ Place = Literal["state", "next_state"]
 async def action_samples(ctx: StageContext) -> Output:
     """Sample the actions of an iteration's replay draw; none at s before `improvement.from_iteration`."""
     samples: list[ReplaySample] = ctx.inputs.rows("replay_samples")
-    transitions = load_drawn(ctx.inputs, (sample.transition_id for sample in samples))
+    costs = DrawnCosts(ctx.inputs, (sample.transition_id for sample in samples))
     improves = ctx.iteration >= ctx.config.improvement.from_iteration
     chosen = {sample.sample_id for sample in choose_states(ctx, samples)} if improves else set()
-    tasks = tasks_by_id(ctx.environment, {t.task_id for t in transitions.values()})
 
     def places() -> Iterator[tuple[ReplaySample, Place]]:
         for sample in samples:
             if sample.sample_id in chosen:
                 yield sample, "state"
-            if not transitions[sample.transition_id].done:
+            if not costs.ends(sample.transition_id):
                 yield sample, "next_state"
+
+    def cost(item: tuple[ReplaySample, Place, int]) -> float:
+        return costs.text(item[0].transition_id)
+
+    numbers = range(ctx.config.improvement.actions)
+    items = [(*at, number) for at in places() for number in numbers]
+    transitions = load_drawn(ctx.inputs, (sample.transition_id for sample, _, _ in ctx.dealt(items, cost)))
+    tasks = tasks_by_id(ctx.environment, {t.task_id for t in transitions.values()})
 
     async def work(item: tuple[ReplaySample, Place, int]) -> SampledAction:
         transition = transitions[item[0].transition_id]
         return await sampled_action(ctx, *item, transition, tasks[transition.task_id])
 
-    numbers = range(ctx.config.improvement.actions)
-    rows = await ctx.map([(*at, number) for at in places() for number in numbers], work, "actions")
+    rows = await ctx.map(items, work, "actions", cost)
     mine = [row for row in rows if row.place == "state"]
     return Output(
         tables={"sampled_actions": rows},
@@ -122,4 +128,5 @@ STAGE = Stage(
     inputs=_inputs,
     bound=_bound,
     run=action_samples,
+    item=SampledAction,
 )

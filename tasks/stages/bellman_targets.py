@@ -22,7 +22,13 @@ from schemas.rows import (
     Transition,
 )
 from storage.history import State
-from tasks.datasets.drawn_transitions import DrawnTransition, draw_samples, load_drawn, measure_replay
+from tasks.datasets.drawn_transitions import (
+    DrawnCosts,
+    DrawnTransition,
+    draw_samples,
+    load_drawn,
+    measure_replay,
+)
 from tasks.roles.backup import backup_inputs, write_backup
 from tasks.roles.policy import sample_action
 from tasks.roles.successor import predict_futures
@@ -35,12 +41,21 @@ from tasks.runtime.stage import Bound, Inputs, Output, Stage
 async def bellman_targets(ctx: StageContext) -> Output:
     """Draw `replay.transitions` transitions and back each up once."""
     samples = draw_samples(ctx)
-    transitions = load_drawn(ctx.inputs, (s.transition_id for s in samples))
+    costs, going_on = (
+        DrawnCosts(ctx.inputs, (s.transition_id for s in samples)),
+        1 + 2 * ctx.config.backup.draws,
+    )
+
+    def cost(sample: ReplaySample) -> float:
+        texts = 1 if costs.ends(sample.transition_id) else going_on
+        return texts * costs.text(sample.transition_id)
+
+    transitions = load_drawn(ctx.inputs, (s.transition_id for s in ctx.dealt(samples, cost)))
 
     async def back_up(sample: ReplaySample) -> BellmanTarget:
         return await bellman_target(ctx, sample, transitions[sample.transition_id])
 
-    targets = await ctx.map(samples, back_up, "targets")
+    targets = await ctx.map(samples, back_up, "targets", cost)
     written = [t for t in targets if t.description]
     return Output(
         tables={"replay_samples": list(samples), "bellman_targets": list(targets)},
@@ -175,4 +190,5 @@ STAGE = Stage(
     inputs=_inputs,
     bound=_bound,
     run=bellman_targets,
+    item=BellmanTarget,
 )

@@ -12,7 +12,7 @@ import asyncio
 from schemas.config import Config
 from schemas.rows import BellmanTarget, CorrectedTarget, Transition
 from tasks.chat.messages import RequestError
-from tasks.datasets.drawn_transitions import DrawnTransition, load_drawn
+from tasks.datasets.drawn_transitions import DrawnCosts, DrawnTransition, load_drawn
 from tasks.engines.protocol import Scores
 from tasks.prompting.role_prompts import BackupInputs, backup_prompt, whole_label
 from tasks.roles.backup import backup_inputs, other_backup_inputs
@@ -38,12 +38,17 @@ async def cot_correction(ctx: StageContext) -> Output:
         raise StageFailed(
             'no Bellman target is usable; look at: nlac sql "select status, error from bellman_targets"'
         )
-    transitions = load_drawn(ctx.inputs, (t.transition_id for t in targets))
+    costs = DrawnCosts(ctx.inputs, (t.transition_id for t in targets))
+
+    def cost(target: BellmanTarget) -> float:
+        return (1 + len(target.other_draws or ())) * costs.text(target.transition_id)
+
+    transitions = load_drawn(ctx.inputs, (t.transition_id for t in ctx.dealt(targets, cost)))
 
     async def work(target: BellmanTarget) -> CorrectedTarget:
         return await correct_target(ctx, target, transitions[target.transition_id])
 
-    rows = await ctx.map(targets, work, "targets")
+    rows = await ctx.map(targets, work, "targets", cost)
     if all(row.status == "score_failed" for row in rows):
         raise StageFailed(f"no corrected target could be scored under the backup prompt: {rows[0].error}")
     count = len(rows)
@@ -225,4 +230,5 @@ STAGE = Stage(
     inputs=_inputs,
     bound=_bound,
     run=cot_correction,
+    item=CorrectedTarget,
 )

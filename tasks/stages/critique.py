@@ -6,7 +6,7 @@ The algorithm says how many actions are taken at a state, where futures come fro
 
 from schemas.config import Config
 from schemas.rows import Critique, Future, ReplaySample, Transition
-from tasks.datasets.drawn_transitions import DrawnTransition, choose_states, load_drawn
+from tasks.datasets.drawn_transitions import DrawnCosts, DrawnTransition, choose_states, load_drawn
 from tasks.environments.base import tasks_by_id
 from tasks.improvement.critique import Candidate, CritiquedAction, critique_action, numbered
 from tasks.measures.entropy import action_entropy
@@ -21,7 +21,14 @@ from tasks.text.formats import Action
 async def critique(ctx: StageContext) -> Output:
     """Critique the actions at no more than `improvement.states` drawn transitions, each transition once."""
     samples = choose_states(ctx, ctx.inputs.rows("replay_samples"))
-    transitions = load_drawn(ctx.inputs, (s.transition_id for s in samples))
+    numbers = ctx.algorithm.improves.method.actions(ctx.config)
+    items = [(sample, number) for sample in samples for number in numbers]
+    costs = DrawnCosts(ctx.inputs, (s.transition_id for s in samples))
+
+    def cost(item: tuple[ReplaySample, int | None]) -> float:
+        return costs.text(item[0].transition_id)
+
+    transitions = load_drawn(ctx.inputs, (s.transition_id for s, _ in ctx.dealt(items, cost)))
     tasks = tasks_by_id(ctx.environment, {t.task_id for t in transitions.values()})
 
     async def work(numbered_sample: tuple[ReplaySample, int | None]) -> CritiquedAction:
@@ -31,9 +38,7 @@ async def critique(ctx: StageContext) -> Output:
         task = tasks[transition.task_id]
         return await critique_action(ctx, sample.sample_id, transition, task, candidate, 0, number)
 
-    numbers = ctx.algorithm.improves.method.actions(ctx.config)
-    items = [(sample, number) for sample in samples for number in numbers]
-    critiqued = await ctx.map(items, work, "actions")
+    critiqued = await ctx.map(items, work, "actions", cost)
     rows = [c.critique for c in critiqued]
     return Output(
         tables={
@@ -110,4 +115,5 @@ STAGE = Stage(
     inputs=_inputs,
     bound=_bound,
     run=critique,
+    item=CritiquedAction,
 )

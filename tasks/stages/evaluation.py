@@ -139,4 +139,5 @@ STAGE = Stage(
     inputs=_inputs,
     bound=_bound,
     run=evaluation,
+    item=EpisodeResult,
 )

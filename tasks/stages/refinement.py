@@ -4,7 +4,7 @@ improving: refined by the critique, or the best of n."""
 from schemas.config import Config
 from schemas.rows import Critique, Future, Refinement, Transition
 from storage.history import State
-from tasks.datasets.drawn_transitions import load_drawn
+from tasks.datasets.drawn_transitions import DrawnCosts, load_drawn
 from tasks.environments.base import tasks_by_id
 from tasks.improvement.distillation import cap_rows
 from tasks.improvement.refine import Improved
@@ -31,7 +31,18 @@ async def refinement(ctx: StageContext) -> Output:
     states: dict[str, list[Critique]] = {}
     for row in critiques:
         states.setdefault(row.sample_id, []).append(row)
-    transitions = load_drawn(ctx.inputs, (c.transition_id for c in critiques))
+    costs, cap = (
+        DrawnCosts(ctx.inputs, (c.transition_id for c in critiques)),
+        ctx.config.improvement.max_rows_per_action,
+    )
+
+    def cost(tried: list[Critique]) -> float:
+        return sum(costs.text(c.transition_id) for c in tried)
+
+    here = (
+        states.values() if cap is not None else ctx.dealt(states.values(), cost)
+    )  # a cap looks at all states
+    transitions = load_drawn(ctx.inputs, (tried[0].transition_id for tried in here))
     tasks = tasks_by_id(ctx.environment, {t.task_id for t in transitions.values()})
 
     async def work(tried: list[Critique]) -> Improved:
@@ -39,7 +50,7 @@ async def refinement(ctx: StageContext) -> Output:
         task = tasks[transition.task_id]
         return await ctx.algorithm.improves.method.improve(ctx, tried, transition, task, futures)
 
-    done = await ctx.map(states.values(), work, "states")
+    done = await ctx.map(states.values(), work, "states", cost)
 
     def state(row: Refinement) -> State | str:
         """What the policy sees; in a Markov environment the last observation alone."""
@@ -49,7 +60,7 @@ async def refinement(ctx: StageContext) -> Output:
     rows = cap_rows(
         [r for d in done for r in d.refinements],
         state,
-        ctx.config.improvement.max_rows_per_action,
+        cap,
         derive_seed(ctx.config.seed, "distilled-rows", ctx.iteration),
     )
     distilled = [r for r in rows if r.distil]
@@ -106,4 +117,5 @@ STAGE = Stage(
     inputs=_inputs,
     bound=_bound,
     run=refinement,
+    item=Improved,
 )

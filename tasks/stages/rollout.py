@@ -6,7 +6,7 @@ from schemas.config import Config
 from schemas.rows import Episode, Transition
 from tasks.environments.splits import played_tasks
 from tasks.measures.entropy import action_entropy
-from tasks.roles.episode import episode_metrics, play_all, repeated
+from tasks.roles.episode import EpisodeResult, episode_metrics, play_all, repeated
 from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
@@ -56,4 +56,5 @@ STAGE = Stage(
     inputs=_inputs,
     bound=_bound,
     run=rollout,
+    item=EpisodeResult,
 )

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from flows.cli.main import app
 from flows.cli.standing import FlowRun, RunStanding, standing
 from flows.deployments.progress import ProgressFile
 from schemas.config import Config, ModelSection
-from schemas.manifest import RoleCost
+from schemas.manifest import RoleCost, StageKey
+from schemas.shards import Shard, ShardManifest
 from storage.files import make_folder, replace_text
+from storage.shards import Shards
 from storage.store import Store
 from tasks.pipeline.iterations import finish_iteration
 from tasks.pipeline.registry import stages_of
@@ -81,6 +84,37 @@ def test_a_running_stage_has_items_rate_loss_costs_faults_and_the_time_left(runn
     ):  # fmt: skip
         assert part in said, said
     assert "WARNING" not in said
+
+
+def test_shards_are_done_running_or_late_by_twice_the_median_of_those_done(store: Store) -> None:
+    config = CONFIG.model_copy(update={"pools": CONFIG.pools.model_copy(update={"shards": 6})})
+    begin(store, config, 0)
+    note = {"holder": "an iteration of a test", "pid": os.getpid()}
+    replace_text(store.run_dir("trial") / ".lock.json", json.dumps(note))
+    key = StageKey(stage="rollout", run="trial", iteration=0)
+    for number, seconds in ((1, 90.0), (4, 110.0)):
+        shard = Shard(number=number, count=6)
+        manifest = ShardManifest(
+            key=key, folder="0" * 12, shard=shard, files=[], items=5, faults=0, roles={}, tokens=0,
+            started_at="2026-01-01T00:00:00+00:00", seconds=seconds, machine="test",
+        )  # fmt: skip
+        with store.staging("trial") as folder:
+            Shards(store, key, "0" * 12, 6).commit(folder, manifest)
+    now = time.time()
+    runs = [
+        FlowRun(id=str(n), name=f"rollout-trial-0-{n}of6", start_time=datetime.fromtimestamp(now - ago, UTC))
+        for n, ago in ((2, 150), (3, 210))
+    ]
+    runs.append(FlowRun(id="5", name="rollout-trial-0-5of6"))  # scheduled
+    state = ProgressState("rollout.0006-of-0006", 2, 5, "episodes", 30.0)
+    ProgressFile(0, state).write(store.root, "trial")
+    stage = look(store, runs).stage
+    assert stage is not None and stage.shards is not None and stage.progress is not None
+    assert (stage.shards.count, stage.shards.done, stage.shards.median_seconds) == (6, 2, 100.0)
+    assert list(stage.shards.running) == ["2/6", "3/6", "6/6"] and stage.shards.late == ["3/6"]
+    assert (stage.progress.done, stage.progress.total) == (2, 5)
+    said = nlac(store, "status").stdout
+    assert "2 of 6 shards done (half of them took 100 s or less), 1 running" in said, said
 
 
 def test_a_run_that_does_not_move_is_warned_of_after_the_stated_time(running: Store) -> None:

@@ -7,7 +7,8 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import ValidationError, validate
 
-from flows.deployments.iteration import ChildFailed, iteration, training
+from flows.deployments.dispatch import ChildFailed
+from flows.deployments.iteration import iteration, training
 from flows.deployments.parameters import resolve
 from schemas.config import Config, ModelSection, ReplaySection
 from schemas.load import load_config

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from prefect.states import Failed
 
-from flows.deployments.iteration import STEPS, ChildFailed, may_pass, retried
+from flows.deployments.dispatch import ChildFailed, may_pass
+from flows.deployments.iteration import STEPS, retried
 from schemas.config import FaultsSection
 from tasks.runtime.stage import StageFailed
 from tests.support.stack import LocalStack

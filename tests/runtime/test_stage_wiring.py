@@ -11,7 +11,7 @@ from schemas.config import Config
 from storage.store import Store
 from tasks.environments.base import Step
 from tasks.environments.textarena import TextArena
-from tasks.pipeline import runner as running
+from tasks.pipeline import workplace as running
 from tasks.pipeline.iterations import run_stages
 from tasks.pipeline.registry import STAGES
 from tests.support.iterations import Iterate

@@ -1,0 +1,52 @@
+"""A stage's shards as flow runs of their own, two at a time, one of them killed."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from schemas.load import load_config
+from storage.store import Store
+from tasks.pipeline.iterations import run_stages
+from tasks.pipeline.registry import STAGES, stages_of
+from tests.support.stack import LocalStack
+
+POOL = "nlac-inference"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("algorithm", ["react", pytest.param("nlac", marks=pytest.mark.long)])
+def test_an_iteration_deals_its_stages_out_and_a_killed_shard_is_run_again_alone(
+    stack: LocalStack, steer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    run, file = f"sharded-{algorithm}", tmp_path / "trial.yaml"
+    given = yaml.safe_load(stack.config.read_text())
+    pools = {"shared_gpu": False, "shards": 2}
+    file.write_text(yaml.safe_dump({**given, "run": run, "algorithm": algorithm, "pools": pools}))
+    stack.prefect("work-pool", "set-concurrency-limit", POOL, "2")
+    try:
+        (steer / "killed").write_text("policy")
+        flow_run = stack.start("iteration", config=str(file), run=run, iteration=0)
+        assert stack.finish(flow_run)["state_type"] == "COMPLETED"
+    finally:
+        stack.prefect("work-pool", "set-concurrency-limit", POOL, "1")
+    config = load_config(file)
+    stages = [name for name in stages_of(config, 0) if STAGES[name].item is not None]
+    ended = Counter((child["name"], child["state"]["type"]) for child in stack.children(flow_run))
+    crashed = [name for name, kind in ended if kind == "CRASHED"]
+    assert len(crashed) == 1 and crashed[0].startswith(f"{stages[0]}-{run}-0-"), ended
+    assert ended[(crashed[0], "COMPLETED")] == 1
+    for stage in stages:
+        for name in (f"{stage}-{run}-0", f"{stage}-{run}-0-1of2", f"{stage}-{run}-0-2of2"):
+            assert ended[(name, "COMPLETED")] == 1, (name, ended)
+    monkeypatch.setenv("NLAC_TEST_STEER", str(steer))
+    alone = config.model_copy(update={"pools": config.pools.model_copy(update={"shards": 1})})
+    plain, sharded = Store(tmp_path / "plain"), stack.store
+    asyncio.run(run_stages(plain, alone, stages_of(alone, 0)))
+    for stage in stages:
+        both = [store.committed(run, stage, 0) for store in (plain, sharded)]
+        one, other = ({n: t.digest for n, t in made.manifest.tables.items()} for made in both if made)
+        assert one == other, stage
+    assert not list(sharded.run_dir(run).glob(".shards/*"))
