@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.data import Format, write_result
 from flows.cli.options import (
     FAILED,
     USAGE,
@@ -24,6 +23,7 @@ from flows.cli.options import (
     say,
     say_json,
 )
+from flows.cli.sql import Format, write_result
 
 if TYPE_CHECKING:
     from storage.garbage import Garbage

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from typer.testing import CliRunner, Result
 
 from flows.cli import status as command
 from flows.cli.main import app
-from flows.cli.standing import FlowRun, RunStanding, standing
+from flows.cli.standing import standing
+from flows.cli.standing_models import FlowRun, RunStanding
 from flows.deployments.progress import ProgressFile
+from flows.stack.control import Stack
 from schemas.config import Config, ModelSection
 from schemas.manifest import RoleCost
 from storage.files import make_folder, replace_text
@@ -125,6 +128,34 @@ def test_an_iteration_that_lacks_its_end_alone_is_gone_on_with(store: Store) -> 
     said = nlac(store, "status").stdout
     assert "stopped: every stage is committed, and the iteration was not closed" in said
     assert "to go on: " in said and "iterate" in said
+
+
+def test_a_flow_run_that_was_refused_at_its_start_is_named_until_something_moves(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = datetime.now(UTC).isoformat()
+    refused = {
+        "id": "7", "name": "training-trial", "tags": ["nlac", "run:trial"], "end_time": ended,
+        "state": {"type": "FAILED", "message": "ConfigError: model.name: no such folder"},
+    }  # fmt: skip
+    up = Stack(pid=os.getpid(), port=1, data=str(store.root), state="ready")
+    monkeypatch.setattr("flows.stack.control.read_stack", lambda root: up)
+    monkeypatch.setattr(
+        "flows.stack.api.ask",
+        lambda stack, path, body: [refused] if "FAILED" in body["flow_runs"]["state"]["type"]["any_"] else [],
+    )
+    make_folder(store.root)
+    line = "failed at its start: training-trial: ConfigError: model.name: no such folder"
+    assert line in nlac(store, "status").stdout
+    told = json.loads(nlac(store, "status", "--format", "json").stdout)
+    assert told["failed"]["reason"].startswith("ConfigError")
+    begin(store, CONFIG, 0, STAGES)
+    finish_iteration(store, "trial", 0)
+    for path in store.root.rglob("current.json"):
+        os.utime(path, (time.time() + 5, time.time() + 5))
+    assert line not in nlac(store, "status").stdout
+    refused["end_time"] = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    assert line in nlac(store, "status").stdout, "a later attempt of the same run"
 
 
 def test_watching_ends_when_nothing_runs_and_json_is_a_line_each(
