@@ -50,7 +50,10 @@ def report(
     if iteration is None and not known:
         fail(f"run '{chosen}' has no committed stage yet; `nlac status` says what runs", USAGE)
     if iteration is not None and iteration not in known:
-        fail(f"run '{chosen}' has no data of iteration {iteration} (there are: {known})", USAGE)
+        fail(
+            f"run '{chosen}' has no data of iteration {iteration} (there are: {', '.join(map(str, known))})",
+            USAGE,
+        )
     found = report_over(database, chosen, known[-1] if iteration is None else iteration)
     if format is Page.json:
         typer.echo(json.dumps(dataclasses.asdict(found)))

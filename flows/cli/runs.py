@@ -106,7 +106,8 @@ def delete(
     yes: Yes = False,
     data: Data = None,
 ) -> None:
-    """Delete a run: its tables, adapters and configurations, and its experiment and model versions in MLflow."""
+    """Delete a run: its tables, adapters and configurations, and its experiment and model versions in MLflow. Prefect
+    keeps the history of its flow runs."""
     from storage.garbage import remove_run
     from storage.mlflow.bridge import Bridge
     from tasks.pipeline.iterations import config_path, frozen_config
