@@ -1,7 +1,6 @@
 """`nlac status`: what runs, how far it is, what it costs, and what failed."""
 
 import json
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -127,14 +126,16 @@ def _flow_runs(stack: "Stack", states: list[str]) -> "list[FlowRun]":
     return [FlowRun.model_validate(one) for one in found]
 
 
-def _gpus() -> Iterator[dict[str, str | float]]:
-    """Use of each GPU: percent of time, megabytes; none without nvidia-smi."""
-    if shutil.which("nvidia-smi") is None:
-        return
+def _gpus() -> Iterator[dict[str, str | float | None]]:
+    """Use of each GPU: percent of time, megabytes; None where it does not say, as one that is split (MIG). None at all
+    without nvidia-smi."""
     asked = "--query-gpu=name,utilization.gpu,memory.used,memory.total"
-    done = subprocess.run(
-        ["nvidia-smi", asked, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=10
-    )
-    for line in done.stdout.splitlines() if done.returncode == 0 else ():
-        name, busy, used, total = (cell.strip() for cell in line.split(","))
-        yield {"name": name, "busy_percent": float(busy), "used_mb": float(used), "total_mb": float(total)}
+    command = ["nvidia-smi", asked, "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return
+    for line in done.stdout.splitlines():
+        name, *figures = (cell.strip() for cell in line.split(","))
+        busy, used, total = (float(cell) if cell.isdecimal() else None for cell in figures)
+        yield {"name": name, "busy_percent": busy, "used_mb": used, "total_mb": total}

@@ -23,7 +23,11 @@ def lines(found: dict[str, Any], still_after: float) -> Iterator[str]:
     for one in flow_runs:
         yield f"  {one.state_name}: {one.name}"
     for gpu in found["gpus"]:
-        yield f"GPU {gpu['name']}: {gpu['busy_percent']:.0f}% busy, {gpu['used_mb']:.0f} of {gpu['total_mb']:.0f} MB"
+        busy, used, total = (
+            "?" if gpu[name] is None else f"{gpu[name]:.0f}"
+            for name in ("busy_percent", "used_mb", "total_mb")
+        )
+        yield f"GPU {gpu['name']}: {busy}% busy, {used} of {total} MB"
     if (failed := found["failed"]) is not None:
         yield f"failed at its start: {failed.name}: {failed.state.message}"
     if not found["runs"]:

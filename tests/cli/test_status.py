@@ -171,15 +171,20 @@ def test_watching_ends_when_nothing_runs_and_json_is_a_line_each(
 
 
 def test_gpus_are_read_from_nvidia_smi_where_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'NVIDIA H100, 37, 1024, 81559'\n")
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H100, 37, 1024, 81559'\necho 'NVIDIA A100, [N/A], 512, 40536'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert list(command._gpus()) == [
-        {"name": "NVIDIA H100", "busy_percent": 37.0, "used_mb": 1024.0, "total_mb": 81559.0}
+        {"name": "NVIDIA H100", "busy_percent": 37.0, "used_mb": 1024.0, "total_mb": 81559.0},
+        {"name": "NVIDIA A100", "busy_percent": None, "used_mb": 512.0, "total_mb": 40536.0},
     ]
+    said = nlac(store, "status").stdout
+    assert "GPU NVIDIA H100: 37% busy, 1024 of 81559 MB" in said and "A100: ?% busy, 512" in said
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    assert list(command._gpus()) == []
 
 
 def test_an_empty_data_root_and_an_unknown_run_are_said(store: Store) -> None:
