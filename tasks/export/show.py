@@ -18,7 +18,7 @@ from schemas.rows import (
     Transition,
 )
 from tasks.export.shown_backup import of_sampled, of_target, of_td_target
-from tasks.export.shown_improvement import of_critique, of_future, of_refinement
+from tasks.export.shown_improvement import of_critique, of_future, of_refinement, tried_before
 from tasks.export.stored import Part, Stored, UnknownId, fault, outcome, prompt_part, written
 from tasks.prompting.role_prompts import policy_prompt
 
@@ -30,7 +30,8 @@ KEYS: Mapping[type[Row], str] = {
 
 
 def show(stored: Stored, row_id: str) -> Iterator[Part]:
-    """The texts behind an id, in the order in which they came about.
+    """The texts behind an id, in the order in which they came about. Of a refinement they begin with how the actions
+    before it were judged.
 
     Args:
         stored: reads the rows.
@@ -42,7 +43,8 @@ def show(stored: Stored, row_id: str) -> Iterator[Part]:
     """
     for model, key in KEYS.items():
         for row in stored.rows(model, key, row_id):
-            return texts_of(stored, row)
+            before = tried_before(stored, row) if isinstance(row, Refinement) else []
+            return (part for one in (*before, row) for part in texts_of(stored, one))
     raise UnknownId(
         f"no row has the id '{row_id}'; ids are those of {', '.join(dict.fromkeys(KEYS.values()))} or sample_id: "
         '`nlac show --failed` lists some, and so does `nlac sql "select episode_id from episodes"`'

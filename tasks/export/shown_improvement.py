@@ -62,14 +62,10 @@ def _predicted(
 
 
 def of_refinement(stored: Stored, row: Refinement) -> Iterator[Part]:
-    """A proposal, and the critiques of the actions tried before it."""
+    """A proposal; what it is made from is `tried_before`."""
     drawn, prompts = stored.drawn(row.transition_id), stored.prompts(row)
-    judged = sorted(stored.rows(Critique, "sample_id", row.sample_id), key=lambda critique: critique.round)
-    tried = [critique for critique in judged if critique.round < row.round and critique.status == "ok"]
+    tried = tried_before(stored, row)
     attempts = [Attempt(c.action_text, c.optimal, c.critique) for c in tried]
-    for number, attempt in enumerate(attempts):
-        verdict = VERDICTS[attempt.optimal]
-        yield Part(f"tried action {number + 1}: {verdict}", f"{attempt.action_text}\n-- {attempt.critique}")
     if row.kind == "refined" and row.generation is not None:
         yield prompt_part("refiner", refine_prompt(prompts, drawn.state, attempts), row.generation)
     elif row.kind == "chosen" and any(critique.yes_probability is None for critique in tried):
@@ -77,7 +73,7 @@ def of_refinement(stored: Stored, row: Refinement) -> Iterator[Part]:
         yield prompt_part("refiner", read, row.generation)
     yield from written(f"{row.kind} action", row.action_text, row.reasoning)
     if row.correction_generation is not None:
-        known = [critique for critique in judged if critique.round <= row.round]
+        known = [critique for critique in _judged(stored, row) if critique.round <= row.round]
         read = prompts.prompt(
             "correct", "correct_thought", hidden=False, state=drawn.state,
             privileged="\n".join(_privileged(stored, known)),
@@ -96,6 +92,15 @@ def of_refinement(stored: Stored, row: Refinement) -> Iterator[Part]:
         row.label_reasoning,
     )
     yield from fault(row)
+
+
+def tried_before(stored: Stored, row: Refinement) -> list[Critique]:
+    """The critiques that a proposal is made from, in the order of their rounds."""
+    return [one for one in _judged(stored, row) if one.round < row.round and one.status == "ok"]
+
+
+def _judged(stored: Stored, row: Refinement) -> list[Critique]:
+    return sorted(stored.rows(Critique, "sample_id", row.sample_id), key=lambda critique: critique.round)
 
 
 def _privileged(stored: Stored, critiques: Sequence[Critique]) -> Iterator[str]:
