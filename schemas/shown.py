@@ -29,6 +29,11 @@ def markdown(text: str) -> str:
     return _ADDRESSES.sub(lambda found: f"&#{ord(found[0])};", escaped)
 
 
+def counted(number: int, one: str) -> str:
+    """A number of things, for people: 1 row, 2 rows."""
+    return f"{number} {one}{'' if number == 1 else 's'}"
+
+
 def link(label: str, url: str) -> str:
     """A link in Markdown, whose address can't end it."""
     return f"[{markdown(label)}]({quote(url, safe=':/?#@!$&*+,;=%')})"

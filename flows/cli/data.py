@@ -23,6 +23,7 @@ from flows.cli.options import (
     say,
     say_json,
 )
+from schemas.shown import counted
 
 
 class LogFormat(StrEnum):
@@ -53,13 +54,14 @@ def verify(
         for line in (*repaired, *(f"nothing refers to {path}" for path in found.unreferenced)):
             say(line)
         say(
-            f"{store.root}: {found.runs} runs, {found.iterations} iterations, {found.stages} stages and "
-            f"{found.superseded} superseded, {found.files} files, {found.bytes} bytes"
+            f"{store.root}: {counted(found.runs, 'run')}, {counted(found.iterations, 'iteration')}, "
+            f"{counted(found.stages, 'stage')} and {found.superseded} superseded, {counted(found.files, 'file')}, "
+            f"{found.bytes} bytes"
         )
         for fault in faults:
             say(fault.message, err=True)
     if any(not (fault.missing and allow_missing) for fault in faults):
-        fail(f"{len(faults)} faults below {store.root}", LOST)
+        fail(f"{counted(len(faults), 'fault')} below {store.root}", LOST)
     if format is ListFormat.table:
         typer.echo(
             "what is there is as it was committed" if faults else "all files are as they were committed"
@@ -134,12 +136,10 @@ def import_log(
     )  # fmt: skip
     where = f"run '{run}', iteration {done.committed.manifest.iteration}"
     if done.known:
-        typer.echo(f"{file.name}: in {where} already, nothing is added ({done.episodes} episodes)")
+        typer.echo(f"{file.name}: in {where} already, nothing is added ({counted(done.episodes, 'episode')})")
         return
-    typer.echo(
-        f"{file.name}: {done.episodes} episodes, {done.transitions} transitions in {where}; that and every later one "
-        "replays them"
-    )
+    new = f"{counted(done.episodes, 'episode')}, {counted(done.transitions, 'transition')}"
+    typer.echo(f"{file.name}: {new} in {where}; that and every later one replays them")
     for kind, count in done.rejects.items():
         query = f"select record, error from rejects where run = '{run}'"
         typer.echo(f'rejected: {count} {kind}; nlac sql "{query}"')

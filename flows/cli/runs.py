@@ -24,6 +24,7 @@ from flows.cli.options import (
     say_json,
 )
 from flows.cli.sql import Format, write_result
+from schemas.shown import counted
 
 if TYPE_CHECKING:
     from storage.garbage import Garbage
@@ -146,7 +147,7 @@ def gc(yes: Yes = False, format: ListAs = ListFormat.table, data: Data = None) -
 
 
 def _total(found: "Sequence[Garbage]") -> str:
-    return f"{len(found)} folders and files, {sum(one.bytes for one in found) / 1e6:.2f} MB"
+    return f"{counted(len(found), 'item')}, {sum(one.bytes for one in found) / 1e6:.2f} MB"
 
 
 def _aliased(store: "Store") -> list[Path]:

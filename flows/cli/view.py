@@ -33,6 +33,7 @@ def view(
 
     Example: nlac view --run default --output default.html
     """
+    from schemas.shown import counted
     from storage.files import replace_text
     from tasks.export.view.page import NothingToView, make_page
 
@@ -53,7 +54,5 @@ def view(
         replace_text(output.absolute(), page.html)
     except OSError as error:
         fail(f"{output}: {error.strerror}; choose another file with --output", FAILED)
-    size = len(page.html.encode()) / 1e6
-    say(
-        f"{output}: {page.shown} of {page.episodes} episodes of {len(runs)} runs, {size:.1f} MB; open it in a browser"
-    )
+    shown = f"{page.shown} of {counted(page.episodes, 'episode')} of {counted(len(runs), 'run')}"
+    say(f"{output}: {shown}, {len(page.html.encode()) / 1e6:.1f} MB; open it in a browser")
