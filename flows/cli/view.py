@@ -29,10 +29,7 @@ def view(
     allow_missing: AllowMissing = False,
     data: Data = None,
 ) -> None:
-    """Write runs, episodes and the texts behind them as one HTML file, which opens without a network.
-
-    Example: nlac view --run default --output default.html
-    """
+    """Write runs, episodes and the texts behind them as one HTML file, which opens without a network."""
     from schemas.shown import counted
     from storage.files import replace_text
     from tasks.export.view.page import NothingToView, make_page
