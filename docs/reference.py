@@ -37,6 +37,8 @@ def configuration() -> str:
         "(`data/<run>/iterations/<number>/config.yaml`), which can be run again.\n",
         "A list `extends: [base.yaml]` names files, relative to this one, whose fields lie under its own. Later "
         "ones win, and a section given in part keeps the other fields of the file below.\n",
+        "A relative path in a field is looked up from the folder in which `nlac` was run (with a stack that is up: "
+        "`nlac up`), then from the project's root.\n",
         "## Top level\n",
         *_fields(Config, {"": Config()}),
     ]

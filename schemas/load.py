@@ -45,19 +45,19 @@ def data_root(explicit: str | Path | None = None) -> Path:
 
 
 def find_file(named: str | Path) -> Path:
-    """The file that a user names. A relative path is looked up from the folder in which the stack was started, then
-    the working directory, then the project's root."""
+    """The file or folder that a user names. A relative path is looked up from the folder in which the stack was
+    started, then the working directory, then the project's root. One that is nowhere is meant in the first of them."""
     file = Path(named).expanduser()
     places = [Path(os.environ[STARTED_IN])] if STARTED_IN in os.environ else []
-    return next((place / file for place in (*places, Path()) if (place / file).exists()), PROJECT_ROOT / file)
+    places += [Path(), PROJECT_ROOT]
+    return next((place / file for place in places if (place / file).exists()), places[0] / file)
 
 
 def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> "Config":
     """Read a YAML configuration, with the files that it extends, and check every field.
 
     Args:
-        path: the file; None reads configs/default.yaml. A relative path is looked up from the
-            working directory, then from the project's root.
+        path: the file; None reads configs/default.yaml.
         overrides: top-level fields that replace the file's, for instance {"run": "trial", "seed": 1}.
 
     Raises:

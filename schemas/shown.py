@@ -13,7 +13,8 @@ _UNSEEN = "".join(
     and c not in _KEPT
 )  # fmt: skip
 _ESCAPES = str.maketrans({c: f"\\x{ord(c):02x}" if ord(c) < 256 else f"\\u{ord(c):04x}" for c in _UNSEEN})
-_PUNCTUATION = re.compile(r"([\\`*_{}\[\]()#+\-.!|~:@/])")
+_PUNCTUATION = re.compile(r"([\\`*_{}\[\]()#+\-.!|~])")
+_ADDRESSES = re.compile(r":(?=//)|@")  # MLflow's page shows a backslash before them
 
 
 def visible(text: str) -> str:
@@ -24,7 +25,13 @@ def visible(text: str) -> str:
 def markdown(text: str) -> str:
     """A text as one line of Markdown that renders as the text itself: no HTML, no link, no code, no table."""
     line = " ".join(visible(text).split())
-    return html.escape(_PUNCTUATION.sub(r"\\\1", line), quote=False)
+    escaped = _PUNCTUATION.sub(r"\\\1", html.escape(line, quote=False))
+    return _ADDRESSES.sub(lambda found: f"&#{ord(found[0])};", escaped)
+
+
+def counted(number: int, one: str) -> str:
+    """A number of things, for people: 1 row, 2 rows."""
+    return f"{number} {one}{'' if number == 1 else 's'}"
 
 
 def link(label: str, url: str) -> str:

@@ -121,5 +121,6 @@ def test_the_local_stack_finds_its_deployments_in_the_wheel(installed: Installed
     assert named == "{}", "there is no pyproject.toml that would name an address"
 
 
-def test_plain_prefect_commands_in_the_checkout_reach_the_usual_port() -> None:
+def test_plain_prefect_commands_in_the_checkout_reach_the_usual_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT_ROOT)
     assert usual_settings()["PREFECT_API_URL"] == f"http://127.0.0.1:{USUAL_PORT}/api"

@@ -1,16 +1,13 @@
-"""The commands about committed data: sql, verify, explain, import."""
+"""The commands about committed data: verify, explain, import."""
 
-import os
-import sys
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import Annotated
 
 import typer
 
 from flows.cli.options import (
-    FAILED,
     LOST,
     USAGE,
     AllowImport,
@@ -19,7 +16,6 @@ from flows.cli.options import (
     ListAs,
     ListFormat,
     Run,
-    committed_data,
     fail,
     known_run,
     load,
@@ -27,19 +23,7 @@ from flows.cli.options import (
     say,
     say_json,
 )
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyRelation
-
-
-class Format(StrEnum):
-    """How a query's result is written."""
-
-    table = "table"
-    csv = "csv"
-    json = "json"
-    parquet = "parquet"
-    vertical = "vertical"
+from schemas.shown import counted
 
 
 class LogFormat(StrEnum):
@@ -48,88 +32,6 @@ class LogFormat(StrEnum):
     openai_chat = "openai-chat"
     jsonl = "jsonl"
     parquet = "parquet"
-
-
-def sql(
-    query: Annotated[str | None, typer.Argument(help="DuckDB SQL; leave it out to list the tables")] = None,
-    format: Annotated[Format, typer.Option(help="how the result is written")] = Format.table,
-    output: Annotated[Path | None, typer.Option(help="file to write to instead of the terminal")] = None,
-    unsafe: Annotated[
-        bool,
-        typer.Option(
-            "--unsafe", help="any SQL, which may read and write any file; else one SELECT or EXPLAIN"
-        ),
-    ] = False,
-    allow_missing: AllowMissing = False,
-    data: Data = None,
-) -> None:
-    """Query all committed data; alone, list tables and columns with their meanings."""
-    if query is None:
-        _list_tables(format)
-        return
-    if format is Format.parquet and output is None and sys.stdout.isatty():
-        fail("--format parquet writes bytes: give --output FILE, or pipe them into a program", USAGE)
-    import duckdb
-
-    from storage.sql.queries import QueryRefused, ask
-    from storage.sql.render import render
-
-    database = committed_data(open_store(data), allow_missing, unsafe=unsafe)
-    try:
-        relation = database.sql(query) if unsafe else ask(database, query)
-        if relation is None:
-            typer.echo("done, without rows", err=True)
-            return
-        if output is None:
-            write_result(relation, format, sys.stdout.buffer)
-        else:
-            with output.open("wb") as stream:
-                render(relation, format.value, stream)
-    except QueryRefused as refused:
-        fail(str(refused), USAGE)
-    except duckdb.PermissionException as error:
-        fail(f"{_one_line(error)}; --unsafe lifts that", USAGE)
-    except duckdb.Error as error:
-        fail(_one_line(error), USAGE)
-    except BrokenPipeError:
-        # The reader has enough (`| head`). What is still buffered goes nowhere when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        fail(f"{output or 'output'}: {error.strerror}", FAILED)
-
-
-def write_result(relation: "DuckDBPyRelation", format: Format, stream: BinaryIO) -> None:
-    """Write a query's result; a drawn table is as wide as the terminal, where there is one."""
-    from storage.sql.render import render
-
-    terminal = sys.stdout.isatty()
-    width = typer.get_terminal_size()[0] if terminal else 10_000
-    render(relation, format.value, stream, width, terminal=terminal)
-
-
-def _list_tables(format: Format) -> None:
-    from schemas.rows import Generation
-    from storage.sql.catalog import relations
-
-    if format is Format.json:
-        say_json([asdict(relation) for relation in relations()])
-        return
-    for relation in relations():
-        say(f"{relation.name}: {relation.meaning}")
-        names = max(len(column.name) for column in relation.columns)
-        types = min(24, max(len(column.type) for column in relation.columns))
-        for column in relation.columns:
-            say(f"    {column.name:<{names}}  {column.type:<{types}}  {column.meaning}")
-        typer.echo()
-    typer.echo("superseded.<table>: the same tables of folders that were replaced, with a column `folder`.")
-    say(f"GENERATION is a struct of {', '.join(Generation.model_fields)}: generation.model_version")
-
-
-def _one_line(error: Exception) -> str:
-    # DuckDB's message ends with the query and a pointer into it; the part before says what is wrong and where.
-    said = " ".join(str(error).partition("\nLINE ")[0].split())
-    damaged = any(word in type(error).__name__ for word in ("IO", "Invalid", "Serialization", "Internal"))
-    return f"{said} (`nlac verify` finds damaged files)" if damaged else said
 
 
 def verify(
@@ -152,13 +54,14 @@ def verify(
         for line in (*repaired, *(f"nothing refers to {path}" for path in found.unreferenced)):
             say(line)
         say(
-            f"{store}: {found.runs} runs, {found.iterations} iterations, {found.stages} stages and "
-            f"{found.superseded} superseded, {found.files} files, {found.bytes} bytes"
+            f"{store}: {counted(found.runs, 'run')}, {counted(found.iterations, 'iteration')}, "
+            f"{counted(found.stages, 'stage')} and {found.superseded} superseded, {counted(found.files, 'file')}, "
+            f"{found.bytes} bytes"
         )
         for fault in faults:
             say(fault.message, err=True)
     if any(not (fault.missing and allow_missing) for fault in faults):
-        fail(f"{len(faults)} faults below {store}", LOST)
+        fail(f"{counted(len(faults), 'fault')} below {store}", LOST)
     if format is ListFormat.table:
         typer.echo(
             "what is there is as it was committed" if faults else "all files are as they were committed"
@@ -238,12 +141,10 @@ def import_log(
     )  # fmt: skip
     where = f"run '{run}', iteration {done.committed.manifest.iteration}"
     if done.known:
-        say(f"{file.name}: in {where} already, nothing is added ({done.episodes} episodes)")
+        say(f"{file.name}: in {where} already, nothing is added ({counted(done.episodes, 'episode')})")
         return
-    say(
-        f"{file.name}: {done.episodes} episodes, {done.transitions} transitions in {where}; that and every later one "
-        "replays them"
-    )
+    new = f"{counted(done.episodes, 'episode')}, {counted(done.transitions, 'transition')}"
+    say(f"{file.name}: {new} in {where}; that and every later one replays them")
     for kind, count in done.rejects.items():
         query = f"select record, error from rejects where run = '{run}'"
         say(f'rejected: {count} {kind}; nlac sql "{query}"')

@@ -13,6 +13,7 @@ from schemas.shown import visible
 from tasks.runtime.progress import ProgressState, progress_line
 
 PLAIN_SECONDS = 5.0
+EVENT = "●"  # begins a line about an event of Prefect
 
 
 class Display:
@@ -48,8 +49,8 @@ class Display:
             self._live.stop()
 
     def show(self, line: str) -> None:
-        """Print a line of Prefect's output, unless it is a heartbeat."""
-        if "flow-run.heartbeat" not in line:
+        """Print a line of Prefect's output, unless it is an event: the bars say what those say."""
+        if not line.startswith(EVENT):
             self.console.print(visible(line), style="dim")
 
     def refresh(self, *, last: bool = False) -> None:

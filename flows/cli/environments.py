@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli.options import FAILED, USAGE, ListAs, ListFormat, fail, load, say, say_json
+from schemas.shown import counted
 
 if TYPE_CHECKING:
     from schemas.config import EnvironmentSection
@@ -68,7 +69,7 @@ def validate(
     for fault in faults:
         say(fault, err=True)
     if faults:
-        fail(f"{environment.name}: {len(faults)} faults", FAILED)
+        fail(f"{environment.name}: {counted(len(faults), 'fault')}", FAILED)
     counts = ", ".join(f"{len(played_tasks(environment, split))} {split} tasks" for split in SPLITS)
     lent = "" if own_validation_tasks(environment) else "; the validation tasks are lent training tasks"
     say(f"{environment.name}: no fault ({counts}{lent})")

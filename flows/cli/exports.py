@@ -14,6 +14,7 @@ from flows.cli.options import (
     Data,
     PolicyOf,
     Run,
+    chosen_run,
     fail,
     known_run,
     load,
@@ -57,7 +58,8 @@ def export_policy(
     from tasks.export.policy import export_policy as write
     from tasks.export.policy import find_policy
 
-    policy = find_policy(open_store(data), load(None, run).run, iteration)
+    store = open_store(data)
+    policy = find_policy(store, chosen_run(store, run), iteration)
     try:
         write(policy, folder, merge=merge, dtype=dtype.value)
     except OSError as error:
@@ -83,8 +85,9 @@ def export_policy_distillation(
 def _export_rows(stage: str, file: Path, iteration: int | None, run: str | None, data: str | None) -> None:
     from tasks.export.rows import export_rows
 
+    store = open_store(data)
     try:
-        count = export_rows(open_store(data), load(None, run).run, stage, file, iteration)
+        count = export_rows(store, chosen_run(store, run), stage, file, iteration)
     except OSError as error:
         fail(f"{file}: can't be written ({error.strerror})", FAILED)
     say(f"{file}: {count} rows of {stage}")

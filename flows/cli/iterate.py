@@ -72,7 +72,7 @@ def run_and_show(root: Path, request: Request) -> int:
     with control.used_stack(root, request.config, console.print) as (stack, own):
         command = ("deployment", "run", "nlac/iteration", "--watch")
         console.print(f"Running: prefect {' '.join(command)}")
-        environment = {**client_environment(root, stack.api_url), "COLUMNS": "200"}
+        environment = {**client_environment(root, stack.api_url), "COLUMNS": "2000"}
         process = subprocess.Popen(
             [*_PREFECT, *command, "--params", json.dumps(parameters)],
             cwd=PROJECT_ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

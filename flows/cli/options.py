@@ -143,6 +143,11 @@ def known_run(store: "Store", run: str) -> str:
     return run
 
 
+def chosen_run(store: "Store", run: str | None) -> str:
+    """The run of an option --run; the configuration's where none is given. One that is given must be there."""
+    return load(None).run if run is None else known_run(store, run)
+
+
 def say(text: str, *, err: bool = False) -> None:
     """Print a line that may hold what others wrote, as text."""
     typer.echo(visible(text), err=err)

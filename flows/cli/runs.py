@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.data import Format, write_result
 from flows.cli.options import (
     FAILED,
     USAGE,
@@ -24,6 +23,8 @@ from flows.cli.options import (
     say,
     say_json,
 )
+from flows.cli.sql import Format, write_result
+from schemas.shown import counted
 
 if TYPE_CHECKING:
     from storage.garbage import Garbage
@@ -106,7 +107,8 @@ def delete(
     yes: Yes = False,
     data: Data = None,
 ) -> None:
-    """Delete a run: its tables, adapters and configurations, and its experiment and model versions in MLflow."""
+    """Delete a run: its tables, adapters and configurations, and its experiment and model versions in MLflow. Prefect
+    keeps the history of its flow runs."""
     from storage.garbage import remove_run
     from storage.mlflow.bridge import Bridge
     from tasks.pipeline.iterations import frozen_config
@@ -166,7 +168,7 @@ def gc(yes: Yes = False, format: ListAs = ListFormat.table, data: Data = None) -
 
 
 def _total(found: "Sequence[Garbage]") -> str:
-    return f"{len(found)} folders and files, {sum(one.bytes for one in found) / 1e6:.2f} MB"
+    return f"{counted(len(found), 'item')}, {sum(one.bytes for one in found) / 1e6:.2f} MB"
 
 
 def _aliased(store: "Store") -> list[Path]:

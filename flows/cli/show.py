@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.data import Format, write_result
 from flows.cli.options import (
     USAGE,
     AllowMissing,
@@ -20,6 +19,7 @@ from flows.cli.options import (
     say,
     say_json,
 )
+from flows.cli.sql import Format, write_result
 from schemas.shown import visible
 
 _WRITTEN = (

@@ -90,6 +90,7 @@ def summary(console: Console, store: Store, config: Config, number: int, started
         (f"{program} up{data}", f"the Prefect UI, at {ui_url}"),
         (f"{program} mlflow-ui{data}", "the MLflow UI"),
         (f"{program} report{data} {number} --run {config.run}", "the whole page of this iteration"),
+        (f"{program} view{data} --run {config.run}", "its episodes and texts, as a page for a browser"),
         (f'{program} sql{data} "{FIRST_QUERY}"', "a first query"),
     ):
         console.print(f"  {command}   # {purpose}")

@@ -29,10 +29,8 @@ def view(
     allow_missing: AllowMissing = False,
     data: Data = None,
 ) -> None:
-    """Write runs, episodes and the texts behind them as one HTML file, which opens without a network.
-
-    Example: nlac view --run default --output default.html
-    """
+    """Write runs, episodes and the texts behind them as one HTML file, which opens without a network."""
+    from schemas.shown import counted
     from storage.files import replace_text
     from tasks.export.view.page import NothingToView, make_page
 
@@ -53,7 +51,5 @@ def view(
         replace_text(output.absolute(), page.html)
     except OSError as error:
         fail(f"{output}: {error.strerror}; choose another file with --output", FAILED)
-    size = len(page.html.encode()) / 1e6
-    say(
-        f"{output}: {page.shown} of {page.episodes} episodes of {len(runs)} runs, {size:.1f} MB; open it in a browser"
-    )
+    shown = f"{page.shown} of {counted(page.episodes, 'episode')} of {counted(len(runs), 'run')}"
+    say(f"{output}: {shown}, {len(page.html.encode()) / 1e6:.1f} MB; open it in a browser")

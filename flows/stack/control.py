@@ -138,9 +138,10 @@ def keep_up(root: Path) -> None:
 
 
 def usual_settings() -> dict[str, str]:
-    """What plain `prefect` commands take when run from the checkout; nothing without a checkout."""
+    """What plain `prefect` commands of this shell take from `tool.prefect` in pyproject.toml. Prefect reads the one of
+    its working directory, so that is nothing but in the checkout."""
     settings = PROJECT_ROOT / "pyproject.toml"
-    if not settings.exists():
+    if not settings.exists() or Path.cwd() != PROJECT_ROOT:
         return {}
     prefect = tomllib.loads(settings.read_text(encoding="utf-8"))["tool"]["prefect"]
     return {
@@ -150,7 +151,7 @@ def usual_settings() -> dict[str, str]:
 
 
 def lacking_settings(stack: Stack) -> dict[str, str]:
-    """Variables without which plain `prefect` commands of this shell, run from the checkout, don't reach a stack."""
+    """Variables without which plain `prefect` commands of this shell don't reach a stack."""
     wanted = {
         "PREFECT_API_URL": stack.api_url,
         "PREFECT_PROFILES_PATH": str(profiles_path(Path(stack.data))),

@@ -76,9 +76,8 @@ class WarmStartSection(FineTuningSection):
     """Fine-tuning on demonstrations before iteration 0, for models too small to play their roles from the prompt."""
 
     file: str | None = Field(
-        None, description="Parquet of demonstrations, one answer of a role per row (docs/warm-start.md). A relative "
-        "path is looked up from the working directory, then from the project's root. The fine-tuned model replaces the "
-        "base model: every role starts from it. Empty: no warm start"
+        None, description="Parquet of demonstrations, one answer of a role per row (docs/warm-start.md). The "
+        "fine-tuned model replaces the base model: every role starts from it. Empty: no warm start"
     )  # fmt: skip
 
 

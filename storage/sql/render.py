@@ -10,7 +10,7 @@ from typing import BinaryIO, Literal, TextIO, cast
 
 import duckdb
 
-from schemas.shown import visible
+from schemas.shown import counted, visible
 
 Format = Literal["table", "csv", "json", "parquet", "vertical"]
 
@@ -112,7 +112,7 @@ def _table(relation: duckdb.DuckDBPyRelation, text: TextIO, width: int) -> None:
     more = (
         f"the first {SHOWN_ROWS} rows; --format csv has all"
         if len(rows) > SHOWN_ROWS
-        else f"{len(rows)} rows"
+        else counted(len(rows), "row")
     )
     text.write(f"({more})\n")
 

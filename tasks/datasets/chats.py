@@ -53,8 +53,7 @@ class _Line(BaseModel):
 
 
 def chat_file(section: AnchorSection) -> Path:
-    """What `anchor.chat_file` names, looked up from the working directory, then from the project's root; empty: the
-    shipped file."""
+    """The file that `anchor.chat_file` names; empty: the shipped one."""
     return GENERAL_CHAT if section.chat_file is None else find_file(section.chat_file)
 
 

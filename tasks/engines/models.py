@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 from schemas.config import ModelSection
+from schemas.load import find_file
 from tasks.chat.messages import RequestError
 from tasks.engines.gguf import Gguf, NotInstalled, NoWeights, converted, in_file, in_package, sampled
 
@@ -132,7 +133,7 @@ def _revision(section: ModelSection | str) -> str | None:
 
 def _folder(name: str) -> Path | None:
     """The folder a name means: one that exists, or a name written as a path. None for a hub name."""
-    path = Path(name).expanduser()
+    path = find_file(name)
     written_as_path = name.startswith(("/", "./", "../", "~")) or name in {".", ".."}
     return path.resolve() if written_as_path or path.is_dir() else None
 
@@ -148,11 +149,11 @@ def _gguf(name: str) -> Gguf | None:
             ) from error
         except NoWeights as error:
             raise ModelError(f"model.name: {error}") from error
-    file = Path(name).expanduser()
+    file = find_file(name)
     if file.suffix != ".gguf":
         return None
     if not file.is_file():
-        raise MissingModel(f"model.name: file {file} does not exist; give the path of a .gguf file")
+        raise MissingModel(f"model.name: file {file.resolve()} does not exist; give the path of a .gguf file")
     return in_file(file.resolve())
 
 

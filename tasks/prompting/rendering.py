@@ -9,6 +9,7 @@ from typing import Any
 
 from prompts import render, template_digest
 from schemas.config import Config, Role
+from schemas.load import find_file
 from storage.history import State
 from tasks.chat.messages import Message, Tool
 from tasks.chat.tokenizers import ChatTokenizer, shared_chat_tokenizer
@@ -130,7 +131,7 @@ def role_templates(config: Config) -> Mapping[str, Path]:
     """Template overrides of the configuration's roles. For `correct` it is the template of target corrections."""
     named = {"correct": "correct_target"}
     return {
-        named.get(role, role): Path(section.template)
+        named.get(role, role): find_file(section.template)
         for role, section in config.roles
         if section.template is not None
     }

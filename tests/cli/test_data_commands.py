@@ -245,7 +245,7 @@ def test_verify_counts_and_finds_a_changed_byte_whatever_may_be_missing(store: S
     file = played(store) / "transitions.parquet"
     whole = nlac(store, "verify")
     assert whole.exit_code == 0
-    assert "1 runs, 1 iterations, 1 stages and 0 superseded, 2 files, " in whole.stdout
+    assert "1 run, 1 iteration, 1 stage and 0 superseded, 2 files, " in whole.stdout
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)

@@ -23,7 +23,7 @@ def test_a_file_is_imported_once_and_its_rejects_can_be_asked_for(data: Path, tm
     file = write_json(tmp_path / "log.json", [conversation(0), {"reward": 1}])
     tools = write_json(tmp_path / "tools.json", TOOLS)
     code, said, _ = nlac(data, "import", file, "--format", "openai-chat", "--run", "shop", "--tools", tools)
-    assert code == 0 and "1 episodes, 3 transitions in run 'shop', iteration 0" in said
+    assert code == 0 and "1 episode, 3 transitions in run 'shop', iteration 0" in said
     assert "rejected: 1 bad_messages" in said
     query = said.partition('nlac sql "')[2].partition('"')[0]
     assert nlac(data, "sql", query, "--format", "csv")[1] == "record,error\n1,messages: Field required\n"

@@ -39,6 +39,15 @@ def test_a_bad_configuration_exits_with_2_and_creates_nothing(
     assert not data.exists()
 
 
+@pytest.mark.parametrize("what", ["policy", "critic-sft", "policy-distillation"])
+def test_an_export_refuses_a_run_that_is_not_there(tmp_path: Path, what: str) -> None:
+    commit_rows(Store(tmp_path / "data"), "rollout", 0, {}, run="trial")
+    words = ["export", what, str(tmp_path / "out.jsonl"), "--run", "trail", "--data", str(tmp_path / "data")]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 2 and "did you mean 'trial'" in said.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 def test_play_refuses_a_run_that_is_not_there_or_has_no_policy(tmp_path: Path) -> None:
     store = Store(tmp_path / "data")
     data = ("--data", str(store.root))

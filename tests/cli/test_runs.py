@@ -81,7 +81,7 @@ def test_gc_says_what_and_how_much_and_removes_it_only_when_told(two: Store) -> 
     commit_rows(two, "evaluation", 0, {"evaluations": again}, run="first", attempt=2)
     said = nlac(two, "gc")
     assert "superseded attempt" in said.stdout and str(old.path.relative_to(two.root)) in said.stdout
-    assert "1 folders and files" in said.stdout and "add --yes" in said.stdout and old.path.exists()
+    assert "1 item," in said.stdout and "add --yes" in said.stdout and old.path.exists()
     assert "removed" in nlac(two, "gc", "--yes").stdout and not old.path.exists()
     assert nlac(two, "gc").stdout == "nothing to remove\n"
 

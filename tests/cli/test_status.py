@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from typer.testing import CliRunner, Result
 
 from flows.cli import status as command
 from flows.cli.main import app
-from flows.cli.standing import FlowRun, RunStanding, standing
+from flows.cli.standing import standing
+from flows.cli.standing_models import FlowRun, RunStanding
 from flows.deployments.progress import ProgressFile
+from flows.stack.control import Stack
 from schemas.config import Config, ModelSection
 from schemas.manifest import RoleCost, StageKey
 from schemas.shards import Shard, ShardManifest
@@ -161,6 +163,34 @@ def test_an_iteration_that_lacks_its_end_alone_is_gone_on_with(store: Store) -> 
     assert "to go on: " in said and "iterate" in said
 
 
+def test_a_flow_run_that_was_refused_at_its_start_is_named_until_something_moves(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = datetime.now(UTC).isoformat()
+    refused = {
+        "id": "7", "name": "training-trial", "tags": ["nlac", "run:trial"], "end_time": ended,
+        "state": {"type": "FAILED", "message": "ConfigError: model.name: no such folder"},
+    }  # fmt: skip
+    up = Stack(pid=os.getpid(), port=1, data=str(store.root), state="ready")
+    monkeypatch.setattr("flows.stack.control.read_stack", lambda root: up)
+    monkeypatch.setattr(
+        "flows.stack.api.ask",
+        lambda stack, path, body: [refused] if "FAILED" in body["flow_runs"]["state"]["type"]["any_"] else [],
+    )
+    make_folder(store.root)
+    line = "failed at its start: training-trial: ConfigError: model.name: no such folder"
+    assert line in nlac(store, "status").stdout
+    told = json.loads(nlac(store, "status", "--format", "json").stdout)
+    assert told["failed"]["reason"].startswith("ConfigError")
+    begin(store, CONFIG, 0, STAGES)
+    finish_iteration(store, "trial", 0)
+    for path in store.root.rglob("current.json"):
+        os.utime(path, (time.time() + 5, time.time() + 5))
+    assert line not in nlac(store, "status").stdout
+    refused["end_time"] = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    assert line in nlac(store, "status").stdout, "a later attempt of the same run"
+
+
 def test_watching_ends_when_nothing_runs_and_json_is_a_line_each(
     running: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,15 +204,20 @@ def test_watching_ends_when_nothing_runs_and_json_is_a_line_each(
 
 
 def test_gpus_are_read_from_nvidia_smi_where_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'NVIDIA H100, 37, 1024, 81559'\n")
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H100, 37, 1024, 81559'\necho 'NVIDIA A100, [N/A], 512, 40536'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert list(command._gpus()) == [
-        {"name": "NVIDIA H100", "busy_percent": 37.0, "used_mb": 1024.0, "total_mb": 81559.0}
+        {"name": "NVIDIA H100", "busy_percent": 37.0, "used_mb": 1024.0, "total_mb": 81559.0},
+        {"name": "NVIDIA A100", "busy_percent": None, "used_mb": 512.0, "total_mb": 40536.0},
     ]
+    said = nlac(store, "status").stdout
+    assert "GPU NVIDIA H100: 37% busy, 1024 of 81559 MB" in said and "A100: ?% busy, 512" in said
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    assert list(command._gpus()) == []
 
 
 def test_an_empty_data_root_and_an_unknown_run_are_said(store: Store) -> None:

@@ -26,7 +26,7 @@ from tasks.engines.models import (
         ("package:other", "needs a package that is not installed: pip install other"),
         ("package:pytest", "package pytest holds no .gguf file"),
         ("./nowhere", "does not exist"),
-        ("./nowhere.gguf", "file nowhere.gguf does not exist"),
+        ("./nowhere.gguf", r"file .*/nowhere\.gguf does not exist"),
         ("owner/name/more", "neither a hub name"),
         ("two words", "neither a hub name"),
     ],

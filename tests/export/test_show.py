@@ -68,7 +68,12 @@ def test_the_command_shows_an_id_and_lists_ids_that_it_takes(improved: Store) ->
     refinement = next(iter(ids(improved)["refinements"]))
     shown = nlac(improved, "show", refinement)
     assert shown.exit_code == 0, shown.stderr
-    assert "--- tried action 1: " in shown.stdout and "distilled (" in shown.stdout
+    titles = [
+        line.removeprefix("--- ").split(",")[0] for line in shown.stdout.splitlines() if line[:4] == "--- "
+    ]
+    chain = ["policy reads", "fresh action", "successor reads", "successor writes", "evaluator reads"]
+    assert [title for title in dict.fromkeys(titles) if title in chain] == chain, "how its action was judged"
+    assert titles.index("evaluator reads") < titles.index("refiner reads") and "distilled (" in shown.stdout
     told = json.loads(nlac(improved, "show", refinement, "--format", "json").stdout)
     assert [f"--- {part['title']}" for part in told] == [
         line for line in shown.stdout.splitlines() if line.startswith("--- ")

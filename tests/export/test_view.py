@@ -229,7 +229,7 @@ def test_the_command_writes_the_page_of_the_named_runs(viewed: Store, tmp_path: 
     file = tmp_path / "deep" / "page.html"
     done = nlac(viewed.root, "--run", "second", "--output", str(file))
     assert done.exit_code == 0, done.output
-    assert "6 of 6 episodes of 1 runs" in done.stdout
+    assert "6 of 6 episodes of 1 run," in done.stdout
     html = file.read_text(encoding="utf-8")
     assert "second/00001/train/00000" in html and "first/00001/train/00000" not in html
 

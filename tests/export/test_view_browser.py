@@ -99,6 +99,9 @@ def test_the_overview_draws_curves_and_leads_to_an_iterations_episodes(reader: R
 def test_episodes_are_filtered_sorted_and_walked_in_that_order(reader: Reader) -> None:
     reader.go("episodes")
     assert len(reader.texts("tbody tr")) == 12
+    first = [f"{run}{iteration}{split}" for run in ("first", "second") for iteration in (0, 1)
+             for split in ("eval", "eval", "train")]  # fmt: skip
+    assert all(map(str.startswith, reader.texts("tbody tr"), first)), "as they were played"
     reader.browser.find_element(By.ID, "search").send_keys("ONERROR")
     reader.until(lambda: len(reader.texts("tbody tr")) == 4)
     reader.click("button[data-column=run]")

@@ -53,15 +53,25 @@ def test_relative_paths_are_meant_from_where_the_person_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_world.py").write_text("here = True")
-    (tmp_path / "own.yaml").write_text("run: mine")
+    (tmp_path / "own_model").mkdir()
+    (tmp_path / "own_model" / "config.json").write_text("{}")
+    (tmp_path / "own.j2").write_text("mine")
+    (tmp_path / "own.yaml").write_text(
+        "run: mine\nmodel: {name: ./own_model}\nroles: {policy: {template: own.j2}}"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([".", str(PROJECT_ROOT)]))
-    code = "import own_world, schemas.load; print(schemas.load.load_config('own.yaml').run)"
+    code = (
+        "import own_world, schemas.load, tasks.engines.models, tasks.prompting.rendering\n"
+        "config = schemas.load.load_config('own.yaml')\n"
+        "template = tasks.prompting.rendering.role_templates(config)['policy']\n"
+        "print(config.run, tasks.engines.models.resolve_model(config.model), template.read_text())"
+    )
     worker = client_environment(tmp_path / "data", "http://127.0.0.1:9/api")
     elsewhere = subprocess.run(
         [sys.executable, "-c", code], cwd="/", env=worker, capture_output=True, text=True, check=False
     )
-    assert elsewhere.stdout == "mine\n", elsewhere.stderr
+    assert elsewhere.stdout == f"mine {tmp_path / 'own_model'} mine\n", elsewhere.stderr
 
 
 def test_a_stack_shares_the_user_s_converted_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,9 +264,10 @@ def test_logs_are_bounded_while_their_writers_go_on(tmp_path: Path, monkeypatch:
     writer.communicate()
 
 
-def test_plain_prefect_commands_lack_nothing_where_the_checkout_s_own_stack_is_up(
+def test_plain_prefect_commands_lack_nothing_in_the_checkout_where_its_own_stack_is_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(PROJECT_ROOT)
     for name in [name for name in os.environ if name.startswith("PREFECT_")]:
         monkeypatch.delenv(name)
     usual = Stack(pid=1, port=control.USUAL_PORT, data=str(PROJECT_ROOT / "data"))
@@ -265,8 +276,11 @@ def test_plain_prefect_commands_lack_nothing_where_the_checkout_s_own_stack_is_u
     assert lacking_settings(usual.model_copy(update={"data": str(tmp_path)})) == elsewhere
     monkeypatch.setenv("PREFECT_PROFILE", "mine")
     assert lacking_settings(usual) == {"PREFECT_PROFILE": "nlac"}
+    everything = {"PREFECT_API_URL", "PREFECT_PROFILES_PATH", "PREFECT_PROFILE"}
+    monkeypatch.chdir(tmp_path)
+    assert lacking_settings(usual).keys() == everything, "Prefect reads the pyproject.toml of its own folder"
     monkeypatch.setattr(control, "PROJECT_ROOT", tmp_path)
-    assert lacking_settings(usual).keys() == {"PREFECT_API_URL", "PREFECT_PROFILES_PATH", "PREFECT_PROFILE"}
+    assert lacking_settings(usual).keys() == everything
 
 
 def test_prefect_finds_the_secret_of_the_checkout_s_own_stack(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def shows(root: Path, *, terminal: bool, states: list[ProgressState]) -> str:
             ProgressFile(0, one).write(root, "trial")
             display.refresh()
         display.show("INFO | a line of Prefect's")
-        display.show("INFO | flow-run.heartbeat")
+        display.show("●  :25.069 632c5fac0628 prefect.flow-run.heartbeat * brave-snail")
         display.refresh(last=True)
     return said.getvalue()
 
@@ -54,7 +54,7 @@ def shows(root: Path, *, terminal: bool, states: list[ProgressState]) -> str:
 def test_elsewhere_than_on_a_terminal_a_line_comes_only_now_and_then_and_at_the_end(tmp_path: Path) -> None:
     said = shows(tmp_path, terminal=False, states=[state(1), state(2), state(3), state(3)])
     assert [line.split()[1] for line in said.splitlines() if line.startswith("rollout")] == ["1/8", "3/8"]
-    assert "a line of Prefect's" in said and "heartbeat" not in said and "critique" not in said
+    assert "a line of Prefect's" in said and "brave-snail" not in said and "critique" not in said
 
 
 def test_a_terminal_has_a_bar_for_each_stage_that_has_begun(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 from contextlib import closing
@@ -194,6 +195,8 @@ def test_files_and_modules_are_found_from_the_folder_in_which_the_stack_was_star
     (stack.stands / "nim.py").write_text(code)
     config = yaml.safe_load(stack.config.read_text())
     config["roles"]["policy"]["structured"] = False  # the rules play another game
+    shutil.copytree(config["model"]["name"], stack.stands / "own_model")
+    config["model"]["name"] = "./own_model"
     (stack.stands / "nim.yaml").write_text(yaml.safe_dump({**config, "environment": {"name": "nim:Nim"}}))
     said = stack.prefect(
         "deployment", "run", "nlac/rollout", "-p", "config=nim.yaml", "-p", "run=nim", "-p", "iteration=0"

@@ -15,6 +15,7 @@ HOSTILE = [
     "<script>alert(1)</script>", "<img src=x onerror=y>", "[click](javascript:alert(1))", "![x](http://x/y.png)",
     "<http://evil.example>", "`code`", "*a* __b__ ~~c~~", "# title", "- item", "1. item", "| a | b |", "&lt;b&gt;",
     "\\[x](y)", "[a]: http://b", "a  \nb", "***", "> quote", "    code",
+    "http://evil.example", "a@evil.example", "1\\. item", "&#64;",
 ]  # fmt: skip
 
 
@@ -28,6 +29,11 @@ def rendered(text: str) -> str:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_renders_as_itself(text: str) -> None:
     assert rendered(markdown(text)) == " ".join(text.split())
+
+
+def test_a_backslash_stands_only_where_every_renderer_takes_it_away() -> None:
+    said = markdown("success: 0.5; policy@00000:ab http://x/y")
+    assert said == "success: 0\\.5; policy&#64;00000:ab http&#58;//x/y"
 
 
 @given(st.text(alphabet=st.sampled_from("<>[]()`*_#-+.!|~&\\:/ab 1\n\t\"'="), max_size=30))

@@ -311,7 +311,7 @@ def test_what_no_table_of_the_width_holds_is_lines_of_column_and_value() -> None
         "  the_id  an/id/without/spaces",
         "other_id  another/id/without/spaces",
         "       n  12345.7",
-        "(1 rows)",
+        "(1 row)",
     ]
 
 

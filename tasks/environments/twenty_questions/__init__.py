@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from schemas.load import PROJECT_ROOT
+from schemas.load import find_file
 from schemas.rows import Split
 from tasks.environments.base import ActionFormat, Ask, Step, Task
 from tasks.environments.twenty_questions.oracles import Answer, Facts, ask_oracle
@@ -64,7 +64,7 @@ class TwentyQuestions:
     ) -> None:
         if oracle not in ("model", "facts"):
             raise ValueError(f"oracle: {oracle!r} is neither model nor facts")
-        path = SHIPPED if objects is None else _found(objects)
+        path = SHIPPED if objects is None else find_file(objects)
         self.things = load_things(path)
         self.files = {"objects": path, **FILES}
         self._facts: Facts | None = None
@@ -131,12 +131,6 @@ class TwentyQuestions:
     def validate(self) -> list[str]:
         """Check names, and facts if the table has them; asks no model."""
         return faults(self.things, vocabulary())
-
-
-def _found(objects: str) -> Path:
-    """A path relative to the working directory or else to the project's root, as every file of a configuration."""
-    named = Path(objects).expanduser()
-    return named if named.is_absolute() or named.exists() else PROJECT_ROOT / named
 
 
 def names(question: Question, thing: Thing) -> bool:

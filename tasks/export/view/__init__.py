@@ -2,7 +2,9 @@
 
     overview.py    runs, iterations and curves, of all data
     sample.py      which episodes fit into the page
-    episodes.py    an episode with all that was made of its steps, as JSON
+    episodes.py    an episode with its steps, as JSON
+    made.py        what was made of a step: backups, critiques, refinements
+    columns.py     which columns of a row the page holds
     marks.py       leaking passages of a thought; tokens with their log-probabilities
     page.py        template, scripts and data as one file with a Content-Security-Policy
     page/          the template, styles and scripts of the page

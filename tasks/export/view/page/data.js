@@ -1,7 +1,12 @@
 /* The data of the page, and what is looked up in it. */
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const EPISODES = DATA.episodes;
+/** By run, iteration, split and number: the order in which they were played. */
+const EPISODES = [...DATA.episodes].sort((one, other) => {
+  const [left, right] = [one, other].map((row) => [row.run, row.iteration, row.split, row.episode_id]);
+  const at = left.findIndex((value, n) => value !== right[n]);
+  return at < 0 ? 0 : left[at] < right[at] ? -1 : 1;
+});
 const ITERATIONS = DATA.overview.iterations;
 const RUNS = [...new Set(ITERATIONS.map((row) => row.run))];
 const BY_ID = new Map(EPISODES.map((episode) => [episode.episode_id, episode]));

@@ -14,7 +14,7 @@ function episodePage(id) {
   return [
     div("bar", div("walk", step(previous, "← Previous"), span("muted", at < 0 ? "" : `${at + 1} of ${order.length}`), step(next, "Next →")), compared),
     h("h1", {}, nameOf(episode), chip(outcomeOf(episode), OUTCOME[outcomeOf(episode)] ?? "warn")),
-    h("p", { className: "facts" }, `${episode.environment}, task ${episode.task_id}, reward ${number(episode.reward)}, played by ${episode.policy_version} `, shownBy(id)),
+    h("p", { className: "facts" }, `${episode.environment}, task ${episode.task_id}, reward ${number(episode.reward)}, played by ${episode.policy_version} · `, shownBy(id)),
     fault(episode),
     ...stepsOf(episode).map(stepView),
   ];
