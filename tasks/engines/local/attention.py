@@ -46,8 +46,7 @@ def grouped_sdpa(
     if positions != 1 or heads == groups or (attention_mask is not None and attention_mask.shape[1] != 1):
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     grouped = query.view(rows, groups, heads // groups, width)
-    boolean = attention_mask is not None and attention_mask.dtype == torch.bool
-    if query.dtype == torch.bfloat16 and boolean:
+    if query.dtype == torch.bfloat16 and attention_mask is not None and attention_mask.dtype == torch.bool:
         scale = width**-0.5 if scaling is None else scaling
         products = torch.matmul(key, (grouped * scale).transpose(2, 3)).transpose(2, 3)
         weights = products.to(torch.float32, memory_format=torch.contiguous_format)
