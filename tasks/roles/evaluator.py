@@ -1,6 +1,7 @@
 """The evaluator: q ~ E(.|s, a, d1..dk), a verdict and its reason; the probability of the verdict; or what the futures
 amount to."""
 
+import asyncio
 import math
 
 from storage.history import State
@@ -72,8 +73,8 @@ async def yes_probability(
         StageFailed: the evaluator's engine gives no log-probabilities.
     """
     prompt = evaluate_prompt(ctx.prompts, state, action_text, futures)
-    logprobs = []
-    for verdict in (True, False):
+
+    async def logprob(verdict: bool) -> float:
         segments = verdict_segments(verdict, reason)
         scored = await ctx.roles.scores(
             "evaluate", prompt.messages, segments, adapter=adapter, request_key=request_key
@@ -82,6 +83,9 @@ async def yes_probability(
             raise StageFailed(
                 "roles.evaluate.engine: the probability of a verdict needs an engine that scores; route the role to one"
             )
-        logprobs.append(sum(scored.segments[1]))  # the first segment is the same for both
+        return sum(scored.segments[1])  # the first segment is the same for both
+
+    # Together, so that an engine reads the prompt once.
+    logprobs = await asyncio.gather(logprob(True), logprob(False))
     yes, no = (math.exp(value - max(logprobs)) for value in logprobs)
     return yes / (yes + no)

@@ -1,9 +1,13 @@
 """The benchmark of a GPU, where there is none."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 import torch
 
-from benchmarks.training import gpu
+from benchmarks import gpu
+from schemas.config import ModelSection
 
 
 def test_without_a_gpu_it_says_so_and_writes_no_figures(
@@ -15,3 +19,13 @@ def test_without_a_gpu_it_says_so_and_writes_no_figures(
     gpu.main()
     assert "no CUDA GPU on this machine" in capsys.readouterr().out
     assert written == []
+
+
+@pytest.mark.slow
+def test_a_model_of_random_weights_has_the_shape_of_another_and_generates(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    gpu.write_random(tiny_model, tmp_path)
+    assert gpu.weights_of(tmp_path) == gpu.weights_of(tiny_model)
+    section = ModelSection(name=str(tmp_path), device="cpu", dtype="float32")
+    assert asyncio.run(gpu.generated_per_second(section, at_once=3, tokens=5)) > 0

@@ -12,6 +12,7 @@ import pytest
 
 from schemas.config import Config
 from storage.store import Store
+from tasks.engines.protocol import ScoreRequest, Scores
 from tasks.export.rows import export_rows
 from tasks.measures.entropy import action_entropy
 from tasks.pipeline.iterations import run_stages
@@ -367,3 +368,24 @@ def test_a_cap_leaves_so_many_rows_of_an_action_in_a_state(
     manifest = committed.manifest
     assert manifest.metrics["surplus_rows"] >= first.height - 1
     assert manifest.metrics["distilled_action_entropy"] == 0 < manifest.metrics["action_entropy"]
+
+
+@pytest.mark.slow
+def test_both_verdicts_are_scored_together_so_that_their_prompt_is_read_once(
+    monkeypatch: pytest.MonkeyPatch, trained: Path, store: Store, make_config: MakeConfig
+) -> None:
+    script, alone = Script(proposals=[2], shares=[0.3, 0.2]), improvement_rules.weighed.score
+    both: list[asyncio.Barrier] = []
+
+    async def score(request: ScoreRequest) -> Scores:
+        if not both or both[-1].n_waiting == 0:
+            both.append(asyncio.Barrier(2))
+        scores = alone(request)
+        async with asyncio.timeout(60):
+            await both[-1].wait()
+        return scores
+
+    monkeypatch.setattr(improvement_rules.weighed, "score", score)
+    section = {"states": 1, "rounds": 1, "verdict": "auto"}
+    improve(monkeypatch, trained, store, make_config, script, **JUDGE, improvement=section)
+    assert [segments[-1] for _, segments in script.scored] == [" yes", " no"]

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from tasks.chat.messages import RequestError
 from tasks.chat.tokenizers import ChatTokenizer
+from tasks.engines.local.packed_weights import pack
 from tasks.engines.protocol import Adapter
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class AdapterPool:
 
     def __init__(self, base: PreTrainedModel, *, merge: bool) -> None:
         self._base, self._merge = base, merge
+        pack(base)
         self._peft: PeftModel | None = None
         self._loaded: OrderedDict[str, None] = OrderedDict()
         self._copies: OrderedDict[str, PreTrainedModel] = OrderedDict()
@@ -109,6 +111,7 @@ class AdapterPool:
         else:
             attention = self._base.config._attn_implementation
             model = load_model(adapter.path, None, self._base.dtype, str(self._base.device), attention)
+        pack(model)
         self._copies[adapter.digest] = model
         return model
 

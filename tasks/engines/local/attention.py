@@ -3,6 +3,9 @@
 At every token, transformers' sdpa attention copies each key and value head once per query head that shares it. With
 one query position, the query heads of a group can take the place of query positions: the same products without a
 copy, and one matrix product instead of several matrix-vector products.
+
+In bfloat16 torch's fused attention takes one small product per row and head, whose calls cost more than their
+computing. There two batched products take half of its time. Keys come first, in the order they are stored in.
 """
 
 from typing import Any
@@ -43,6 +46,12 @@ def grouped_sdpa(
     if positions != 1 or heads == groups or (attention_mask is not None and attention_mask.shape[1] != 1):
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     grouped = query.view(rows, groups, heads // groups, width)
+    if query.dtype == torch.bfloat16 and attention_mask is not None and attention_mask.dtype == torch.bool:
+        scale = width**-0.5 if scaling is None else scaling
+        products = torch.matmul(key, (grouped * scale).transpose(2, 3)).transpose(2, 3)
+        weights = products.to(torch.float32, memory_format=torch.contiguous_format)
+        weights = weights.masked_fill_(~attention_mask, -torch.inf).softmax(-1).to(value.dtype)
+        return torch.matmul(weights, value).reshape(rows, 1, heads, width), None
     mixed = torch.nn.functional.scaled_dot_product_attention(
         grouped, key, value, attn_mask=attention_mask, scale=scaling
     )
