@@ -111,7 +111,7 @@ def _grid(rates: Sequence[float], epochs: Sequence[int], **policy: Any) -> tuple
 _SMALL = {"batch_rows": 32, "micro_batch_rows": 32}
 _TWICE = _grid((2e-3, 1e-3), (2, 4))
 _OFTEN = _grid((2e-3,), (4, 8)) + _grid((1e-3,), (4, 8), **_SMALL)
-_GRADIENT = _grid((1e-3, 5e-4), (4, 8), **_SMALL)
+_GRADIENT = _grid((2e-3, 1e-3), (4, 8), **_SMALL)  # slower ones have not begun to learn after these steps
 GRIDS: dict[str, tuple[dict[str, Any], ...]] = {
     "nlac": _TWICE,
     "nlql": _TWICE,
