@@ -3,9 +3,10 @@
     python -m benchmarks.learning.grpo_beside_trl
 
 A prompt names a cell of a 4x4 board, and a word pays 1 if it is a cell of the same row. The model is the untrained
-word model of FrozenLake, one for each seed. Both sides play four prompts eight times, take two passes over the 32 rows
-in batches of 16, and do that `ROUNDS` times. Ours goes through its stages. Ends non-zero where the median of our seeds
-lies outside the range of TRL's. Needs TRL: pip install -c constraints.txt -e '.[benchmarks]'. Figures go to
+word model of FrozenLake, one for each seed. Both sides play four prompts eight times, take two steps on the 32 rows,
+and do that `ROUNDS` times. Ours goes through its stages, and leaves out the rows of groups without spread; one batch
+holds all rows, so that both sides take as many steps all the same. Ends non-zero where the median of our seeds lies
+outside the range of TRL's. Needs TRL: pip install -c constraints.txt -e '.[benchmarks]'. Figures go to
 benchmarks/out/grpo_beside_trl.json.
 """
 
@@ -28,7 +29,7 @@ from tasks.environments.frozen_lake.word_model import make_word_model
 from tasks.pipeline.iterations import run_iteration
 
 PROMPTS = ("r0c0", "r1c1", "r2c2", "r3c3")
-GROUP, BATCH, PASSES, RATE = 8, 16, 2, 1e-3
+GROUP, BATCH, PASSES, RATE = 8, 32, 2, 2e-3
 ROUNDS, LAST, SEEDS = 40, 5, 5
 DATA = OUT / "grpo_beside_trl"
 PAID = {"whole": "mean reward of all rounds", "end": f"mean reward of the last {LAST}"}
