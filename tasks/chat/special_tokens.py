@@ -5,6 +5,7 @@ A tokenizer reads the name of a special token as that token wherever it stands, 
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ _TURNS = re.compile(
 )
 
 _Value = TypeVar("_Value")
+TEXTS = 1024  # instructions and keys stand in every chat
 
 
 class TokenNames:
@@ -38,8 +40,9 @@ class TokenNames:
         self._lengths = sorted({len(name) for name in self._names})
         first, second = ("".join({re.escape(name[at]) for name in self._names}) for at in (0, 1))
         self._start = re.compile(f"[{first}](?=[{second}])" if first else r"\Z.")
+        self.cut = lru_cache(maxsize=TEXTS)(self._cut)
 
-    def cut(self, text: str) -> str:
+    def _cut(self, text: str) -> str:
         """The text with CUT behind the first character of every name."""
         text = text.replace(CUT, "\N{REPLACEMENT CHARACTER}")
         starts = [at for at in map(re.Match.start, self._start.finditer(text)) if self._begins(text, at)]

@@ -36,7 +36,7 @@ class PromptRenderer:
         """Templates that replace shipped ones: the environment's, and above them the configuration's."""
         return {**self.environment.templates, **role_templates(self.config)}
 
-    @property
+    @cached_property
     def instructions(self) -> str:
         """The environment's instructions, then the tools that it offers."""
         offered = self.environment.tools if isinstance(self.environment, OffersTools) else ()

@@ -61,7 +61,6 @@ class RoleClient:
 
     Attributes:
         tokens: completion tokens so far.
-        costs: what each role's requests cost so far.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class RoleClient:
         self.config, self.stage, self.iteration = config, stage, iteration
         self.adapters, self.cache_dir = adapters, cache_dir
         self.tokens = 0
-        self.costs: dict[str, RoleCost] = {}
+        self._spent: dict[str, Counter[str]] = {}
         self._failures: Counter[str] = Counter()
         self._journal = journal
         self._engines = dict(engines or {})
@@ -146,13 +145,11 @@ class RoleClient:
                 self._failures[failure.kind] += 1
             self._count(
                 role,
-                RoleCost(
-                    texts=1,
-                    prompt_tokens=completion.prompt_tokens if completion else 0,
-                    completion_tokens=completion.completion_tokens if completion else 0,
-                    seconds=time.monotonic() - begun,
-                    failed=completion is None,
-                ),
+                texts=1,
+                prompt_tokens=completion.prompt_tokens if completion else 0,
+                completion_tokens=completion.completion_tokens if completion else 0,
+                seconds=time.monotonic() - begun,
+                failed=int(completion is None),
             )
         self.tokens += completion.completion_tokens if completion else 0
         text, reasoning = "", None
@@ -209,7 +206,7 @@ class RoleClient:
         if scores is None:
             begun = time.monotonic()
             scores = await engine.score(request)
-            self._count(role, RoleCost(scored=1, seconds=time.monotonic() - begun))
+            self._count(role, scored=1, seconds=time.monotonic() - begun)
             if self._journal:
                 self._journal.put(key, scores)
         return scores
@@ -221,8 +218,13 @@ class RoleClient:
             found.update(getattr(engine, "faults", {}))
         return dict(found)
 
-    def _count(self, role: Player, cost: RoleCost) -> None:
-        self.costs[role] = self.costs.get(role, RoleCost()) + cost
+    @property
+    def costs(self) -> dict[str, RoleCost]:
+        """What each role's requests cost so far."""
+        return {role: RoleCost.model_validate(spent) for role, spent in self._spent.items()}
+
+    def _count(self, role: Player, **spent: float) -> None:
+        self._spent.setdefault(role, Counter()).update(spent)
 
     async def close(self) -> None:
         """Close all engines."""

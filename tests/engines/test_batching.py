@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -173,3 +174,28 @@ def test_a_computation_that_fails_fails_those_who_joined_it_too() -> None:
     asyncio.run(checks())
     worker.close()
     assert sorted(taken) == [[3], [9, 7, 8]]
+
+
+def test_the_answers_of_a_batch_wake_the_loop_once() -> None:
+    woken = 0
+
+    def compute(jobs: list[Job]) -> None:
+        for one in jobs:
+            one.finish(one.payload)
+
+    async def ask() -> list[int]:
+        loop = asyncio.get_running_loop()
+        wake = loop.call_soon_threadsafe
+
+        def counted(callback: Callable[..., object], *args: object) -> asyncio.Handle:
+            nonlocal woken
+            woken += "_deliver" in repr(callback)
+            return wake(callback, *args)
+
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign,assignment]
+        return await asyncio.gather(*(worker.submit(job(number)) for number in range(50)))
+
+    worker = BatchWorker(compute, "test")
+    assert asyncio.run(ask()) == list(range(50))
+    worker.close()
+    assert 1 <= woken < 50

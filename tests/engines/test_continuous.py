@@ -5,7 +5,9 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from tasks.chat.messages import Message
 from tasks.engines.local import prefix_cache as prefix_cache_module
 from tasks.engines.local import sampler
 from tasks.engines.local.engine import TransformersEngine
+from tasks.engines.local.generate_batches import GenerateBatch
 from tasks.engines.local.kv_cache import KVCache
 from tasks.engines.local.prefix_cache import BLOCK, PrefixCache, Text, shared
 from tasks.engines.protocol import Adapter, Completion, Request, Sampling, ScoreRequest
@@ -261,3 +264,45 @@ def test_finished_rows_are_dropped_when_memory_is_full(
     assert known.find(Text("other", texts[1].tokens)) == (None, 0)
     known.drop(found)
     assert shared(texts[1], known) == 0
+
+
+def test_further_samples_of_a_prompt_are_what_they_would_be_beside_prompts_of_their_own(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where most rows of a batch repeat a prompt, it is read once."""
+    read: list[int] = []
+    engine = TransformersEngine(
+        EngineSection(max_batch=8, continuous=False),
+        ModelSection(name=str(tiny_model), dtype="float32", device="cpu"),
+    )
+    turns = ("Guess.", "Guess a number. Think first.")
+
+    def sampled(turn: str, seed: int) -> Request:
+        return replace(greedy(turn), sampling=Sampling(max_tokens=6, seed=seed))
+
+    repeated = [sampled(turn, seed) for turn in turns for seed in range(4)]
+
+    async def ask(requests: Sequence[Request]) -> list[Completion]:
+        return await asyncio.gather(*map(engine.generate, requests))
+
+    async def checks() -> None:
+        together = await ask(repeated)
+        assert read == [len(turns)]
+        alone = [(await ask([request]))[0] for request in repeated]
+        assert read == [len(turns)], "a prompt that does not repeat is read by the library"
+        assert [c.token_ids for c in together] == [c.token_ids for c in alone]
+        assert len({c.token_ids for c in together}) > len(turns)
+        await engine.close()
+
+    begin = GenerateBatch._begin_repeated
+
+    def counted(
+        batch: GenerateBatch, rows: Sequence[sampler.Row], ids: torch.Tensor, *others: Any
+    ) -> torch.Tensor:
+        begun = begin(batch, rows, ids, *others)
+        if begun.shape != ids.shape:
+            read.append(len({tuple(row.prompt) for row in rows}))
+        return begun
+
+    monkeypatch.setattr(GenerateBatch, "_begin_repeated", counted)
+    asyncio.run(checks())

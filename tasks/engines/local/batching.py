@@ -14,10 +14,10 @@ import logging
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tasks.chat.messages import RequestError
@@ -42,17 +42,52 @@ class Job:
     size: tuple[int, ...]
     rows: int  # how many jobs like this one fit into a batch
     restart: Callable[[], None] = lambda: None  # forgets what was computed of it
-    future: Future[Any] = field(default_factory=Future)
+    answers: Answers | None = None  # of the loop in which the caller waits
+    future: asyncio.Future[Any] | None = None  # what the caller waits for
+    answered: bool = False
+
+    @property
+    def left(self) -> bool:
+        """Whether the caller has stopped waiting."""
+        return self.future is not None and self.future.cancelled()
 
     def finish(self, result: Any) -> None:
         """Give the caller its result, unless the caller has gone or has a result already."""
-        with suppress(InvalidStateError):
-            self.future.set_result(result)
+        self._answer(result, None)
 
     def fail(self, error: RequestError | EngineDied) -> None:
         """Give the caller an error, likewise."""
-        with suppress(InvalidStateError):
-            self.future.set_exception(error)
+        self._answer(None, error)
+
+    def _answer(self, result: Any, error: Exception | None) -> None:
+        if not self.answered and self.answers is not None and self.future is not None:
+            self.answered = True
+            self.answers.send(self.future, result, error)
+
+
+class Answers:
+    """Answers on their way from the thread to the tasks of one event loop, which wakes up once for many of them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._sent: deque[tuple[asyncio.Future[Any], Any, Exception | None]] = deque()
+
+    def send(self, future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+        """Called by the thread alone, so that the first of several answers wakes the loop, which takes them all."""
+        self._sent.append((future, result, error))
+        if len(self._sent) == 1:
+            with suppress(RuntimeError):  # the loop is closed, so no task waits
+                self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        while self._sent:
+            future, result, error = self._sent.popleft()
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
 
 
 def choose(pending: Sequence[Job]) -> list[Job]:
@@ -80,7 +115,7 @@ class BatchWorker:
         self._pending: list[Job] = []
         self._running: list[Job] = []
         self._arrived = 0
-        self._loop: asyncio.AbstractEventLoop | None = None  # of the tasks that submit jobs
+        self._answers: Answers | None = None  # to the loop of the tasks that submit jobs
         self._watched: asyncio.AbstractEventLoop | None = None  # will report when it is at rest
         self._resting: asyncio.Task[None] | None = None  # a reference, since loops keep only weak ones
         self._rests = False
@@ -108,12 +143,15 @@ class BatchWorker:
                 raise self._ended
             if self._closing:
                 raise RequestError("the engine is closed")
+            loop = asyncio.get_running_loop()
+            if self._answers is None or self._answers.loop is not loop:
+                self._answers = Answers(loop)
+            job.answers, job.future = self._answers, loop.create_future()
             self._pending.append(job)
             self._arrived += 1
-            self._loop = asyncio.get_running_loop()
-            if self._watched is not self._loop:  # else the thread sleeps until the loop is at rest
+            if self._watched is not loop:  # else the thread sleeps until the loop is at rest
                 self._changed.notify()
-        return await asyncio.wrap_future(job.future)
+        return await job.future
 
     def more(self, like: Job, most: int, rank: Callable[[Job], int]) -> list[Job]:
         """Waiting jobs that join the running batch; called by the computation. No group starves another for ever: a
@@ -163,7 +201,7 @@ class BatchWorker:
             try:
                 self._compute(list(self._running))
             except Exception as error:
-                left = [job for job in self._running if not job.future.done()]
+                left = [job for job in self._running if not (job.answered or job.left)]
                 if len(left) < 2 or not is_out_of_memory(error):
                     logger.exception("a batch of %d requests failed", len(self._running))
                     reason = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
@@ -199,7 +237,7 @@ class BatchWorker:
                 if self._pending and rested:
                     if batch := self._take(choose(self._pending)[: self._most]):
                         return batch
-                elif self._pending and self._watched is not self._loop:
+                elif self._pending and self._answers and self._watched is not self._answers.loop:
                     self._watch()
                 else:
                     self._changed.wait()
@@ -207,8 +245,8 @@ class BatchWorker:
 
     def _watch(self) -> None:
         """Have the loop report when it is at rest. It first handles what it was given before, such as responses."""
-        loop = self._watched = self._loop
-        assert loop is not None
+        assert self._answers is not None
+        loop = self._watched = self._answers.loop
 
         def begin() -> None:
             self._resting = loop.create_task(self._rest(loop))
@@ -234,7 +272,7 @@ class BatchWorker:
                 self._changed.notify()
 
     def _forget_cancelled(self) -> None:
-        self._pending = [job for job in self._pending if not job.future.cancelled()]
+        self._pending = [job for job in self._pending if not job.left]
 
     def _take(self, chosen: Sequence[Job]) -> list[Job]:
         """Remove jobs from the queue; returns those whose callers still wait."""
@@ -242,4 +280,4 @@ class BatchWorker:
         self._pending = [job for job in self._pending if id(job) not in taken]
         for job in chosen:
             job.rows = min(job.rows, self._most)
-        return [job for job in chosen if job.future.set_running_or_notify_cancel()]
+        return [job for job in chosen if not job.left]

@@ -15,8 +15,9 @@ from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel,
 from tasks.chat.messages import RequestError
 from tasks.chat.tokenizers import ChatTokenizer
 from tasks.engines.local.batching import Job
+from tasks.engines.local.kv_cache import fits
 from tasks.engines.local.padding import pad_rows, padded
-from tasks.engines.local.sampler import Halt, Row, RowSampler
+from tasks.engines.local.sampler import Halt, Row, RowSampler, advance
 from tasks.engines.protocol import Sampling
 
 ONE_TOKEN = Sampling(max_tokens=1)  # of the rows that pad a deterministic batch
@@ -46,14 +47,21 @@ class GenerateBatch:
         pad_id = self._tokenizer.pad_id
         ids, mask = pad_rows([row.prompt for row in rows], pad_id, self._model.device, fixed=self._fixed)
         cache = self._cache(ids.shape[1], rows[0].sampling.max_tokens)
-
         generate: Any = self._model.generate
 
         def on_done(row: Row) -> None:
             if row in by_row:
                 by_row[row].finish(row.completion())
 
-        while True:
+        if not self._fixed and fits(self._model):
+            ids = self._begin_repeated(rows, ids, mask, cache, on_done)
+        while left := [index for index, row in enumerate(rows) if not row.done]:
+            if closing():
+                raise RequestError("the engine was closed while this request ran")
+            mask = torch.nn.functional.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=1)
+            if len(left) < len(rows):  # finished rows cost as much as others
+                rows, ids, mask = [rows[index] for index in left], ids[left], mask[left]
+                cache.batch_select_indices(torch.tensor(left, device=ids.device))
             sampler = RowSampler(rows, pad_id, on_done)
             floor = 0 if self._fixed else len(rows) // 2
             cap = max(row.sampling.max_tokens - len(row.tokens) for row in rows)
@@ -67,16 +75,42 @@ class GenerateBatch:
                 logits_processor=[sampler],
                 stopping_criteria=[Halt(sampler, floor, closing)],
             )
-            left = [index for index, row in enumerate(rows) if not row.done]
-            if not left:
-                return
-            if closing():
-                raise RequestError("the engine was closed while this request ran")
-            # Finished rows cost as much as others, so the rest continues without them.
-            rows = [rows[index] for index in left]
-            mask = torch.nn.functional.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=1)[left]
-            ids = ids[left]
-            cache.batch_select_indices(torch.tensor(left, device=ids.device))
+
+    def _begin_repeated(
+        self,
+        rows: Sequence[Row],
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        cache: Cache,
+        on_done: Callable[[Row], None],
+    ) -> torch.Tensor:
+        """Where most rows are further samples of a prompt, read each prompt once and sample the first tokens.
+
+        Args:
+            rows: R rows.
+            ids, mask: of their prompts, [R, tokens].
+            cache: empty; it holds the rows' prompts afterwards.
+            on_done: called with each row as it ends.
+
+        Returns:
+            The ids with the first tokens; as they were where prompts do not repeat.
+        """
+        numbers: dict[tuple[int, ...], int] = {}
+        of_row = [numbers.setdefault(tuple(row.prompt), len(numbers)) for row in rows]
+        if 2 * len(numbers) > len(rows):
+            return ids
+        first = [of_row.index(number) for number in range(len(numbers))]
+        logits = self._model(
+            input_ids=ids[first],
+            attention_mask=mask[first],
+            position_ids=(mask[first].cumsum(dim=1) - 1).clamp(min=0),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+        cache.batch_select_indices(torch.tensor(of_row, device=ids.device))
+        chosen = advance(rows, logits[of_row].float(), on_done)
+        return torch.cat([ids, torch.tensor([[chosen[index]] for index in range(len(rows))]).to(ids)], dim=1)
 
     def _cache(self, length: int, limit: int) -> Cache:
         """A cache for prompts of a padded length and completions of at most `limit` tokens."""
