@@ -25,6 +25,10 @@ class Missing(StoreError):
     """A file, or a part of it, is gone; the message names it."""
 
 
+class Taken(StoreError):
+    """Another process committed the folder first; the message names it."""
+
+
 class Unreachable(StoreError):
     """A bucket's server did not do what was asked, after all retries; it may later."""
 

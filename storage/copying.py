@@ -87,7 +87,7 @@ def _copy_folder(store: Store, folder: Folder, to: Store, copied: Copied) -> Non
             make_folder((staged / name).parent)
             shutil.copyfile(folder.path / name, staged / name)
         make_folder(final.parent)
-        to.place.publish(staged, final, committed.manifest)
+        to.place.publish(staged, final, m.files)
     copied.folders += 1
     copied.files += len(m.files)
     copied.bytes += sum(entry.bytes for entry in m.files)

@@ -4,6 +4,7 @@ stages that are done."""
 import re
 import shutil
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,9 +13,12 @@ from schemas.manifest import Summary
 from storage.committed import StoreError
 from storage.folders import Folder, folders
 from storage.places import Files
-from storage.shards import FOLDER as SHARDS
+from storage.shards import read_shard, shard_homes
 from storage.store import Store
 
+Kind = Literal["superseded attempt", "abandoned upload", "journal", "checkpoint", "shards"]
+_LOCAL: dict[Kind, str] = {"journal": ".requests", "checkpoint": ".checkpoints"}
+"""What a host keeps for itself, and in which folder."""
 _UNFINISHED = re.compile(
     r"(?P<stage>[a-z]+(-[a-z]+)*)(\.\d{4}-of-\d{4})?-(?P<iteration>\d{5})-(?P<folder>[^.]+)(\.journal|\.pt)?"
 )
@@ -25,7 +29,7 @@ _UNFINISHED = re.compile(
 class Garbage:
     """Something that can be removed; `bytes` is what that frees."""
 
-    kind: Literal["superseded attempt", "abandoned upload", "journal", "checkpoint", "shards"]
+    kind: Kind
     run: str
     path: Path
     bytes: int
@@ -78,7 +82,7 @@ def remove_garbage(store: Store, aliased: Collection[Path] = ()) -> list[Garbage
         with store.lock(run, "nlac gc"), store.staging(run) as aside:
             for number, found in enumerate(garbage(store, aliased)):
                 if found.run == run:
-                    place = Files(store.root) if found.kind in ("journal", "checkpoint") else store.place
+                    place = Files(store.root) if found.kind in _LOCAL else store.place
                     place.remove(found.path, aside / str(number))
                     removed.append(found)
     return removed
@@ -93,17 +97,36 @@ def _holds(manifest: Summary) -> set[str]:
 
 def _left_over(store: Store, run: str) -> list[Garbage]:
     """Journals, checkpoints and shards of stages that are committed, or whose iteration is finished."""
-    left = []
-    for kind, name in (("journal", ".requests"), ("checkpoint", ".checkpoints"), ("shards", SHARDS)):
-        for path in sorted((store.run_dir(run) / name).glob("*")):
-            known = _UNFINISHED.fullmatch(path.name)
-            if known is None:
-                continue
-            iteration = int(known["iteration"])
-            committed = store.stage_dir(run, known["stage"], iteration) / known["folder"] / "manifest.json"
-            if store.place.read(committed) is not None or store.current(run, iteration).state == "finished":
-                left.append(Garbage(kind, run, path, path.stat().st_size))  # type: ignore[arg-type]
-    return left
+    left = [
+        Garbage(kind, run, path, path.stat().st_size)
+        for kind, folder in _LOCAL.items()
+        for path in sorted(store.run_dir(run).glob(f"{folder}/*"))
+        if _is_done(store, run, path.name)
+    ]
+    return left + [
+        Garbage("shards", run, home, _size_of_shards(store, home))
+        for home in shard_homes(store, run)
+        if _is_done(store, run, home.name)
+    ]
+
+
+def _is_done(store: Store, run: str, name: str) -> bool:
+    """Whether the stage is committed that a journal, a checkpoint or the folder of its shards is named by, or its
+    iteration is finished."""
+    known = _UNFINISHED.fullmatch(name)
+    if known is None:
+        return False
+    iteration = int(known["iteration"])
+    committed = store.stage_dir(run, known["stage"], iteration) / known["folder"] / "manifest.json"
+    return store.place.read(committed) is not None or store.current(run, iteration).state == "finished"
+
+
+def _size_of_shards(store: Store, home: Path) -> int:
+    size = 0
+    for name in store.place.attempts(home):
+        with suppress(StoreError):  # of one without a manifest nobody knows
+            size += sum(entry.bytes for entry in read_shard(store, home / name).manifest.files)
+    return size
 
 
 def _size(folder: Folder) -> int:

@@ -5,6 +5,7 @@
         manifest.json                                    put last, if there is none: it commits the folder
         <16 hex digits of its sha256>/<table>.parquet    each file; two writers never touch each other's
         stage.log
+    <run>/.shards/<stage>-00003-<fingerprint>/0003-of-0008/  likewise, a shard of an unfinished stage
     .nlac                                                shows that the server honours conditional puts
 
 The mirror holds copies of these, without the folders of digits. A file's copy counts while the mirror's manifest is the
@@ -20,8 +21,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from schemas.load import ConfigError
-from schemas.manifest import FileEntry, Manifest
-from storage.committed import StoreError
+from schemas.manifest import FileEntry
+from storage.committed import StoreError, Taken
 from storage.copies import Copies
 from storage.objects import Found, Objects
 from storage.places import Change, Examined, Unlisted, examine_file, names_in
@@ -95,6 +96,7 @@ class Mirror:
     def refresh(self, path: Path) -> None:
         found = self._objects.get(self._key(path))
         if found is None:
+            self._manifests.pop(path, None)
             path.unlink(missing_ok=True)
         else:
             self._keep(path, found)
@@ -106,13 +108,14 @@ class Mirror:
         keys = (Path(one.key) for one in self._objects.listing(self._key(home)))
         return sorted(key.parent.name for key in keys if key.name == MANIFEST)
 
-    def publish(self, staged: Path, final: Path, manifest: Manifest) -> None:
-        uploads = [(self._file_key(final, entry), staged / entry.path) for entry in manifest.files]
+    def publish(self, staged: Path, final: Path, entries: Sequence[FileEntry]) -> None:
+        self._require_conditions()
+        uploads = [(self._file_key(final, entry), staged / entry.path) for entry in entries]
         with ThreadPoolExecutor(PARALLEL) as pool:
             list(pool.map(lambda upload: self._objects.upload(*upload), uploads))
         content = (staged / MANIFEST).read_bytes()
         if not self._objects.put(self._key(final / MANIFEST), content, replaces=None):
-            raise StoreError(
+            raise Taken(
                 f"{self.shown(final)}: another process committed it; a committed folder is never overwritten"
             )
         if (log := staged / "stage.log").exists():  # the winner's, and for people alone
@@ -157,6 +160,7 @@ class Mirror:
         own = {f"{self._key(folder)}/{name}" for folder in committed for name in (MANIFEST, "stage.log")}
         own |= {self._file_key(folder, entry) for folder, entries in committed.items() for entry in entries}
         for one in self._objects.listing():
+            # What a killed shard uploaded is its next attempt's, and goes with its stage's shards.
             if "/iteration=" in one.key and one.key not in own:
                 old = datetime.now(UTC) - one.modified > ABANDONED
                 yield Unlisted(self._root / one.key, self.shown(self._root / one.key), one.bytes, old)
@@ -176,7 +180,8 @@ class Mirror:
     def pull(self) -> None:
         # What is made here after the listing began may be missing in it.
         runs = [self._root / name for name in names_in(self._root)]
-        folders = [path for run in runs for path in run.glob("*/iteration=*/*")]
+        shards = [path for run in runs for path in run.glob(".shards/*/*")]
+        folders = [*shards, *(path for run in runs for path in run.glob("*/iteration=*/*"))]
         small = [path for run in runs for path in run.glob("iterations/*/*")]
         listed = {self._root / one.key: one for one in self._objects.listing()}
         wanted = [p for p in listed if p.name == MANIFEST or p.parent.parent.name == "iterations"]
@@ -188,9 +193,9 @@ class Mirror:
         for path in small:
             if path not in listed:
                 path.unlink(missing_ok=True)
-        for number in {path.parent for path in small if not path.exists()}:
+        for folder in {path.parent for path in (*small, *shards) if not path.exists()}:
             with suppress(OSError):  # it is not empty
-                number.rmdir()
+                folder.rmdir()
 
     def _pull(self, path: Path, etag: str | None) -> None:
         """Bring a small file's copy up to date, if it is not of that version."""

@@ -13,8 +13,8 @@ from typing import Protocol
 from filelock import FileLock
 
 from schemas.data_url import url_of
-from schemas.manifest import FileEntry, Manifest
-from storage.committed import StoreError
+from schemas.manifest import FileEntry
+from storage.committed import Taken
 from storage.files import PRIVATE_FILE, PUBLIC_FILE, fsync, fsync_tree, replace_text, sha256_file
 
 Examined = tuple[FileEntry, int | None, str | None]
@@ -57,13 +57,18 @@ class Place(Protocol):
         """The folders in a folder, without hidden ones, sorted."""
 
     def attempts(self, home: Path) -> list[str]:
-        """Names of a stage's folders that a new attempt must not take."""
+        """Names of a stage's folders that a new attempt must not take, as of now."""
 
-    def publish(self, staged: Path, final: Path, manifest: Manifest) -> None:
+    def publish(self, staged: Path, final: Path, entries: Sequence[FileEntry]) -> None:
         """Make a staged folder, which holds its manifest, visible as a whole.
 
+        Args:
+            staged: the folder.
+            final: where it is to be.
+            entries: the files that its manifest lists.
+
         Raises:
-            StoreError: there is one of that name; none is ever overwritten.
+            Taken: there is one of that name; none is ever overwritten.
         """
 
     def fetch(self, folder: Path, entries: Sequence[FileEntry]) -> None:
@@ -136,14 +141,14 @@ class Files:
     def attempts(self, home: Path) -> list[str]:
         return names_in(home)
 
-    def publish(self, staged: Path, final: Path, manifest: Manifest) -> None:
+    def publish(self, staged: Path, final: Path, entries: Sequence[FileEntry]) -> None:
         fsync_tree(staged)
         try:
             staged.rename(final)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            raise StoreError(
+            raise Taken(
                 f"{final}: another process committed it; a committed folder is never overwritten"
             ) from None
         fsync(final.parent)

@@ -6,20 +6,19 @@
         <table>.parquet    rows, item after item
         stage.log
 
-A shard is written aside and renamed into place, as a stage is.
+They lie where committed stages lie, in a folder or in a bucket, and are committed as a stage is. A shard that is
+removed may be computed again, also by another host; so its manifest is always read anew.
 """
 
-import errno
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemas.manifest import StageKey
 from schemas.shards import Shard, ShardManifest
-from storage.committed import Missing, StoreError
-from storage.files import fsync, fsync_tree, make_folder, sha256_file
+from storage.committed import Missing, StoreError, Taken, Unreachable
+from storage.files import make_folder
 from storage.sealed import seal, unseal
 from storage.store import Store
 
@@ -28,23 +27,35 @@ FOLDER = ".shards"
 
 @dataclass(frozen=True)
 class CommittedShard:
-    """A committed shard."""
+    """A committed shard.
+
+    Attributes:
+        path: where its files are read, once `faults` has looked at their content.
+        manifest: what it holds.
+        store: where it is stored.
+    """
 
     path: Path
     manifest: ShardManifest
+    store: Store = field(compare=False, repr=False)
 
-    def faults(self) -> Iterator[StoreError]:
-        """What is missing or changed, by name."""
-        for entry in self.manifest.files:
-            path = self.path / entry.path
-            if not path.is_file():
-                yield Missing(f"{path}: named in the shard's manifest and missing")
-            elif path.stat().st_size != entry.bytes or sha256_file(path) != entry.sha256:
-                yield StoreError(f"{path}: its size or sha256 is not that of the shard's manifest")
+    def faults(self, *, stored: bool = False) -> Iterator[StoreError]:
+        """What is missing or changed, by name; with `stored` of what is stored, also where a copy is read."""
+        place = self.store.place
+        for entry, size, sha256 in place.examine(self.path, self.manifest.files, content=True, stored=stored):
+            shown = place.shown(self.path, entry)
+            if size is None:
+                yield Missing(f"{shown}: named in the shard's manifest and missing")
+            elif sha256 != entry.sha256:
+                yield StoreError(f"{shown}: its size or sha256 is not that of the shard's manifest")
+
+    def log(self) -> bytes:
+        """What it said while it was computed."""
+        return self.store.place.read(self.path / "stage.log") or b""
 
     def discard(self) -> None:
         """Remove it, because it is to be computed again; its requests stay known."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove(self.store, self.manifest.key.run, self.path)
 
 
 class Shards:
@@ -67,43 +78,38 @@ class Shards:
         Raises:
             StoreError: its manifest is missing or broken.
         """
-        path = self.home / shard.name
-        return CommittedShard(path, read_shard_manifest(path)) if path.is_dir() else None
+        there = shard.name in self._store.place.attempts(self.home)
+        return read_shard(self._store, self.home / shard.name) if there else None
 
     def missing(self) -> list[Shard]:
-        """Shards that are not committed, or whose manifest is broken."""
-        found = []
-        for shard in self.all:
-            try:
-                known = self.find(shard)
-            except StoreError:
-                known = None
-            found += [] if known else [shard]
-        return found
+        """Shards that are not committed, or whose manifest is broken.
+
+        Raises:
+            Unreachable: the bucket's server does not answer.
+        """
+        known = {made.manifest.shard for made in _whole(self._store, self.home, len(self.all))}
+        return [shard for shard in self.all if shard not in known]
 
     def commit(self, staged: Path, manifest: ShardManifest) -> CommittedShard:
         """Make a staged folder visible as a whole. One that is there already stays: shards with equal inputs are
         equal."""
         (staged / "manifest.json").write_text(seal(manifest), encoding="utf-8")
-        fsync_tree(staged)
         make_folder(self.home)
         path = self.home / manifest.shard.name
         try:
-            staged.rename(path)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            return CommittedShard(path, read_shard_manifest(path))
-        fsync(self.home)
-        return CommittedShard(path, manifest)
+            self._store.place.publish(staged, path, manifest.files)
+        except Taken:
+            return read_shard(self._store, path)
+        return CommittedShard(path, manifest, self._store)
 
     def discard(self, shard: Shard) -> None:
         """Remove a damaged shard, because it is computed again; its requests stay known."""
-        shutil.rmtree(self.home / shard.name, ignore_errors=True)
+        _remove(self._store, self.key.run, self.home / shard.name)
 
     def remove(self) -> None:
-        """Remove all that the shards left, also those of another count: their stage is committed."""
-        shutil.rmtree(self.home, ignore_errors=True)
+        """Remove all that the shards left, also those of another count: their stage is committed. Journals and logs of
+        other hosts are not here; theirs `nlac gc` removes."""
+        _remove(self._store, self.key.run, self.home)
         anyone = Shard(number=1, count=1)
         for kept in (self._store.requests_journal(anyone.of(self.key), self.folder),
                      self._store.stage_log(anyone.of(self.key))):  # fmt: skip
@@ -111,28 +117,51 @@ class Shards:
                 path.unlink(missing_ok=True)
 
 
+def _remove(store: Store, run: str, path: Path) -> None:
+    """Remove a shard, or the folder of all."""
+    with store.staging(run) as aside, suppress(FileNotFoundError):  # another process was faster
+        store.place.remove(path, aside / path.name)
+
+
+def _whole(store: Store, home: Path, count: int) -> Iterator[CommittedShard]:
+    """The committed ones of so many shards whose manifests are whole."""
+    for name in store.place.attempts(home):
+        if name.endswith(f"-of-{count:04d}"):
+            try:
+                yield read_shard(store, home / name)
+            except Unreachable:
+                raise
+            except StoreError:  # `nlac verify` names it
+                continue
+
+
+def shard_homes(store: Store, run: str) -> list[Path]:
+    """The folders of a run in which shards of one computation of a stage lie."""
+    folder = store.run_dir(run) / FOLDER
+    return [folder / name for name in store.place.names(folder)]
+
+
 def committed_shards(store: Store, key: StageKey, count: int) -> list[CommittedShard]:
     """The committed ones of so many shards of a stage that is not committed yet, of its newest computation."""
-    homes = (store.run_dir(key.run) / FOLDER).glob(f"{key.stage}-{key.iteration:05d}-*")
-    newest = max(homes, key=lambda home: home.stat().st_mtime, default=None)
-    found = []
-    for path in sorted(newest.glob(f"????-of-{count:04d}")) if newest else ():
-        with suppress(StoreError):  # `nlac verify` names it
-            found.append(CommittedShard(path, read_shard_manifest(path)))
-    return found
+    stage = f"{key.stage}-{key.iteration:05d}-"
+    homes = (home for home in shard_homes(store, key.run) if home.name.startswith(stage))
+    computations = [made for home in homes if (made := list(_whole(store, home, count)))]
+    return max(computations, key=lambda made: max(one.manifest.started_at for one in made), default=[])
 
 
-def read_shard_manifest(folder: Path) -> ShardManifest:
-    """The manifest of a shard's folder.
+def read_shard(store: Store, folder: Path) -> CommittedShard:
+    """A committed shard, by its folder.
 
     Raises:
-        StoreError: it is missing or broken; the folder is named.
+        StoreError: its manifest is missing or broken; it is named.
     """
     path = folder / "manifest.json"
+    store.place.refresh(path)
+    content, shown = store.place.read(path), store.place.shown(path)
+    if content is None:
+        raise Missing(f"{shown}: missing; the folder is no committed shard")
     try:
-        return ShardManifest.model_validate_json(unseal(path.read_bytes()))
-    except FileNotFoundError:
-        raise Missing(f"{path}: missing; the folder is no committed shard") from None
+        return CommittedShard(folder, ShardManifest.model_validate_json(unseal(content)), store)
     except ValueError as error:  # pydantic's ValidationError is one
         reason = str(error).splitlines()[0]
-        raise StoreError(f"{path}: broken manifest ({reason})") from None
+        raise StoreError(f"{shown}: broken manifest ({reason})") from None

@@ -243,7 +243,7 @@ class Store:
         final = home / manifest.folder
         # `current.json` is there before the first folder is. So a folder without it means that it was lost.
         self.change_current(manifest.run, manifest.iteration, lambda current: current)
-        self.place.publish(folder, final, manifest)
+        self.place.publish(folder, final, manifest.files)
         committed = Committed(final, manifest, self.place)
         self.adopt(committed)
         return committed

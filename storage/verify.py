@@ -12,8 +12,7 @@ from storage.committed import Committed, Missing, StoreError
 from storage.folders import Folder, folders, iterations_of
 from storage.parquet.footers import TableError
 from storage.places import names_in
-from storage.shards import FOLDER as SHARDS
-from storage.shards import CommittedShard, read_shard_manifest
+from storage.shards import read_shard, shard_homes
 from storage.store import Store
 
 # A fingerprint input: `[run/]stage@iteration`, and the table or file of it.
@@ -95,9 +94,10 @@ def _journal_faults(store: Store, found: list[Folder]) -> Iterator[Fault]:
 
 
 def _shard_faults(store: Store) -> Iterator[Fault]:
-    for path in sorted(store.root.glob(f"[!.]*/{SHARDS}/*/*")):
+    homes = [home for run in store.place.names(store.root) for home in shard_homes(store, run)]
+    for path in (home / name for home in homes for name in store.place.attempts(home)):
         try:
-            broken = list(CommittedShard(path, read_shard_manifest(path)).faults())
+            broken = list(read_shard(store, path).faults(stored=True))
         except StoreError as error:
             broken = [error]
         for fault in broken:
@@ -128,10 +128,9 @@ def _unreferenced(store: Store, found: list[Folder]) -> Iterator[str]:
     yield from (f"{one.shown}: no manifest lists it" for one in store.place.unlisted(committed))
     for run in names_in(store.root):
         working = _working_names(found, run)
+        home = store.run_dir(run)
         for path in sorted(
-            path
-            for kind in (".requests", ".checkpoints", SHARDS)
-            for path in store.run_dir(run).glob(f"{kind}/*")
+            [*home.glob(".requests/*"), *home.glob(".checkpoints/*"), *shard_homes(store, run)]
         ):
             if _SHARD.sub("", path.stem) in working:
                 yield f"{path}: left over; its stage is committed"

@@ -57,6 +57,15 @@ def gpu_slot(config: Config, stage: str) -> AbstractContextManager[None]:
     )
 
 
+def serving_here(store: Store, config: Config) -> AbstractContextManager[object]:
+    """Keeps this host's servers for the stages to come. An iteration, which may be on another host, holds the servers
+    of its own host alone."""
+    stack = read_stack(store.root)
+    if stack is None:
+        return nullcontext()
+    return serving(config.engines.values(), config.model, store.cache_dir, stack.pid)
+
+
 def compute(
     store: Store, config: Config, decision: Decision, bridge: Bridge, mlflow_run: str | None
 ) -> Committed:
@@ -76,7 +85,6 @@ def compute(
     stage, iteration = decision.key.stage, decision.key.iteration
     reporter = Reporter(store.root, config.run, iteration)
     alone = mlflow_run is None
-    stack = None if alone else read_stack(store.root)
     tracked = (
         bridge.start_stage(config.run, iteration, stage, flow_run.id, flow_run.ui_url)
         if mlflow_run is None
@@ -84,13 +92,7 @@ def compute(
     )
     orchestration = OrchestrationIds(prefect_flow_run_id=flow_run.id, mlflow_run_id=tracked)
     try:
-        # The iteration, which may be on another host, holds the servers of its own host alone.
-        held = (
-            serving(config.engines.values(), config.model, store.cache_dir, stack.pid)
-            if stack
-            else nullcontext()
-        )
-        with stage_log_shown(), held:
+        with stage_log_shown(), nullcontext() if alone else serving_here(store, config):
             result = run_beside(
                 lambda: carry_out(
                     store, config, decision, report=reporter.report, orchestration=orchestration
@@ -115,7 +117,8 @@ def compute_shard(store: Store, config: Config, decision: Decision, shard: Shard
         StageFailed: it can't give usable rows.
     """
     reporter = Reporter(store.root, config.run, decision.key.iteration)
-    with stage_log_shown():
+    alone = flow_run.parent_flow_run_id is None
+    with stage_log_shown(), nullcontext() if alone else serving_here(store, config):
         made = run_beside(
             lambda: carry_out_shard(
                 store, config, decision, shard, report=reporter.report, flow_run=flow_run.id
@@ -158,7 +161,9 @@ def stage_flow(stage: str) -> "Flow[..., State]":
         parent = flow_run.parent_flow_run_id
         if parent is None:
             check_config(resolved, store.root)
-        with store.lock(resolved.run, f"{flow_run.id} ({stage}, iteration {number})", within=parent):
+        # In a mirror that the iteration does not hold, its stages and shards hold the run for it, side by side.
+        holder = f"{parent or flow_run.id} ({stage}, iteration {number})"
+        with store.lock(resolved.run, holder, within=parent):
             # A finished iteration keeps its configuration, but for one stage that is forced under another.
             another = config is not None and force and frozen_config(store, resolved.run, number) is not None
             if parent is None and not another:

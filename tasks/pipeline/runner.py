@@ -123,8 +123,8 @@ async def _compute(
         tokens = roles.tokens + place.ctx.trained_tokens + sum(part.manifest.tokens for part in parts)
         for line in _what_was_done(output, run.seconds, costs, roles.faults()):
             place.log.info("%s", line)
-        logs = (*(part.path / "stage.log" for part in parts), place.said)
-        (place.folder / "stage.log").write_bytes(b"".join(log.read_bytes() for log in logs if log.exists()))
+        said = (*(part.log() for part in parts), place.said.read_bytes())
+        (place.folder / "stage.log").write_bytes(b"".join(said))
         if decision.committed is not None:
             # Before the commit: a process killed between the two would leave later stages current for ever.
             mark_downstream_stale(store, decision.key)

@@ -14,6 +14,7 @@ from datetime import datetime
 from schemas.config import Config
 from schemas.manifest import FileEntry, RoleCost
 from schemas.shards import Shard, ShardManifest
+from storage.committed import Unreachable
 from storage.files import full_disk_named, sha256_file
 from storage.shards import CommittedShard, Shards
 from storage.store import StageBusy, Store, StoreError
@@ -70,8 +71,11 @@ async def carry_out_shard(
     shards = shards_of(store, config, decision, shard.count)
     if shards is None:
         raise ValueError(f"{decision.key.stage} has no shards; run it without one")
-    check_inputs(store, decision.inputs)
-    return await _compute(store, config, decision, shards, shard, report, flow_run)
+    try:
+        check_inputs(store, decision.inputs)
+        return await _compute(store, config, decision, shards, shard, report, flow_run)
+    except (StageBusy, Unreachable) as passing:
+        raise StageInterrupted(str(passing)) from passing
 
 
 async def compute_missing(
@@ -92,58 +96,57 @@ async def _compute(
 ) -> CommittedShard:
     begun, stage = StageRun(decision.fingerprint_inputs, decision.fingerprint, 1), STAGES[decision.key.stage]
     tables = ItemTables(stage.item or type(None))
-    try:
-        with store.computing(shard.of(decision.key)):
-            whole, damage = _whole(shards, shard)
-            if whole is not None:
-                return whole
-            with workplace(store, config, decision, shards.folder, report, shard) as place:
-                if damage is not None:
-                    place.log.warning(
-                        "%s; the shard is computed again from the requests that were answered", damage
-                    )
-                    shards.discard(shard)
-                try:
-                    await place.compute()
-                except ShardDone as done:
-                    results = done.results
-                else:
-                    raise StageFailed(f"{stage.name} dealt out no items, though its `item` says so")
-                rows = tables.rows(results)
-                refuse_outage(f"{stage.name}, shard {shard}", rows, config.faults.max_failed_share)
-                place.log.info("shard %s: %d items in %.1f s", shard, len(results), begun.seconds)
-                with full_disk_named(place.folder):
-                    tables.write(place.folder, results)
-                    files = [
-                        FileEntry(path=p.name, bytes=p.stat().st_size, sha256=sha256_file(p))
-                        for p in sorted(place.folder.iterdir())
-                    ]
-                    shutil.copyfile(place.said, place.folder / "stage.log")
-                    manifest = ShardManifest(
-                        key=decision.key,
-                        folder=shards.folder,
-                        shard=shard,
-                        files=files,
-                        items=len(results),
-                        faults=sum(is_fault(row) for made in rows.values() for row in made),
-                        roles=place.ctx.roles.costs,
-                        tokens=place.ctx.roles.tokens,
-                        started_at=begun.started.isoformat(),
-                        seconds=round(begun.seconds, 3),
-                        machine=platform.node(),
-                        prefect_flow_run_id=flow_run,
-                    )
-                    committed = shards.commit(place.folder, manifest)
-            place.said.unlink(missing_ok=True)
-            return committed
-    except StageBusy as busy:
-        raise StageInterrupted(str(busy)) from busy
+    with store.computing(shard.of(decision.key)):
+        whole, damage = _whole(shards, shard)
+        if whole is not None:
+            return whole
+        with workplace(store, config, decision, shards.folder, report, shard) as place:
+            if damage is not None:
+                place.log.warning(
+                    "%s; the shard is computed again from the requests that were answered", damage
+                )
+                shards.discard(shard)
+            try:
+                await place.compute()
+            except ShardDone as done:
+                results = done.results
+            else:
+                raise StageFailed(f"{stage.name} dealt out no items, though its `item` says so")
+            rows = tables.rows(results)
+            refuse_outage(f"{stage.name}, shard {shard}", rows, config.faults.max_failed_share)
+            place.log.info("shard %s: %d items in %.1f s", shard, len(results), begun.seconds)
+            with full_disk_named(place.folder):
+                tables.write(place.folder, results)
+                files = [
+                    FileEntry(path=p.name, bytes=p.stat().st_size, sha256=sha256_file(p))
+                    for p in sorted(place.folder.iterdir())
+                ]
+                shutil.copyfile(place.said, place.folder / "stage.log")
+                manifest = ShardManifest(
+                    key=decision.key,
+                    folder=shards.folder,
+                    shard=shard,
+                    files=files,
+                    items=len(results),
+                    faults=sum(is_fault(row) for made in rows.values() for row in made),
+                    roles=place.ctx.roles.costs,
+                    tokens=place.ctx.roles.tokens,
+                    started_at=begun.started.isoformat(),
+                    seconds=round(begun.seconds, 3),
+                    machine=platform.node(),
+                    prefect_flow_run_id=flow_run,
+                )
+                committed = shards.commit(place.folder, manifest)
+        place.said.unlink(missing_ok=True)
+        return committed
 
 
 def _whole(shards: Shards, shard: Shard) -> tuple[CommittedShard | None, StoreError | None]:
     """A shard that is committed and whole, or what is wrong with the one that is there."""
     try:
         found = shards.find(shard)
+    except Unreachable:
+        raise
     except StoreError as broken:
         return None, broken
     damage = None if found is None else next(found.faults(), None)

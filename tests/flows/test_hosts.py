@@ -1,4 +1,8 @@
-"""Two worker hosts that share PostgreSQL and the data root run an iteration, and one of them dies in the middle."""
+"""Two worker hosts run an iteration, and one of them dies in the middle.
+
+Each host has a network and a file system of its own. What all share are Prefect's server and MLflow's records, which
+PostgreSQL keeps, and the data root, which is a bucket. They read program, model and configuration from the machine.
+"""
 
 import os
 import secrets
@@ -18,6 +22,7 @@ from tasks.imports import ALLOW_IMPORT
 from tests.support.hosts import FIRST, done, hosts, lacking
 from tests.support.planted import leaks
 from tests.support.postgres import PASSWORD, postgres, programs
+from tests.support.s3_server import SECRET, URL, serving_s3
 from tests.support.stack import CONFIG
 from tests.support.waiting import wait_until
 
@@ -29,13 +34,13 @@ TRACKED = "select count(*) from runs where status = 'FINISHED' and artifact_uri 
 RULES = {"rules": {"backend": "scripted", "rules": "tests.support.hosts_rules:located"}}
 
 
-def environment(shared: Path, data: str) -> dict[str, str]:
-    """The variables of all hosts: where the data is, and the secret; no database."""
+def environment(steer: Path) -> dict[str, str]:
+    """The variables of all hosts: the bucket, and the secret of the stack; no database."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "OMP_NUM_THREADS") if name in os.environ}
     ours = {
-        "NLAC_DATA": data,
+        "NLAC_DATA": URL,
         STACK_SECRET: f"nlac:{secrets.token_urlsafe(24)}",
-        "NLAC_TEST_STEER": str(shared / "steer"),
+        "NLAC_TEST_STEER": str(steer),
         "PYTHONPATH": str(PROJECT_ROOT),
         ALLOW_IMPORT: "tests",
     }
@@ -43,29 +48,34 @@ def environment(shared: Path, data: str) -> dict[str, str]:
 
 
 @pytest.mark.long
-def test_an_iteration_survives_the_loss_of_a_host(tmp_path: Path, tiny_checkpoint: Path) -> None:
+def test_hosts_that_share_postgres_and_a_bucket_alone_finish_an_iteration_though_one_of_them_dies(
+    tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if reason := lacking():
         pytest.skip(reason)
     if programs() is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     pytest.importorskip("psycopg", reason="the extra [postgres] is not installed")
-    shared, steer = tmp_path / "shared", tmp_path / "shared" / "steer"
-    steer.mkdir(parents=True)
-    data = str(shared / "data")
+    pytest.importorskip("obstore", reason="the extra [s3] is not installed")
+    steer, config = tmp_path / "steer", tmp_path / "hosts.yaml"
+    steer.mkdir()
     model = {
         "name": str(tiny_checkpoint),
         "dtype": "float32",
         "context_length": 4096,
         "lora": {"r": 2, "alpha": 4},
     }
-    config = shared / "hosts.yaml"
     config.write_text(yaml.safe_dump({**CONFIG, "run": "trial", "model": model, "engines": RULES}))
-    variables = environment(shared, data)
+    variables = environment(steer)
 
     with (
         hosts(["server", "one", "two"], tmp_path, variables) as (server, one, two),
         postgres(FIRST, ("ip", "netns", "exec", server.network)) as database,
+        server.listening(FIRST) as listening,
+        serving_s3(listening) as bucket,
     ):
+        variables |= bucket.environment
+        variables["AWS_ENDPOINT_URL"] = f"http://{FIRST}:{listening.getsockname()[1]}"
         variables |= {MLFLOW: database.create("mlflow"), PREFECT: database.create("prefect")}
         asked = ("--config", str(config), "--allow-import", "tests")
         said = done(server.nlac("up", *asked, "--listen", FIRST, "--serve", "orchestration"))
@@ -88,12 +98,10 @@ def test_an_iteration_survives_the_loss_of_a_host(tmp_path: Path, tiny_checkpoin
         assert str(ends["bellman-targets-trial-0 Crashed"]).startswith("its host is gone")
         assert (steer / f"bootstrap@{other.name}").exists()
         assert database.sql(TRACKED, "mlflow") == [(10,)], "eight stages, the iteration and the training run"
-        ours = (PASSWORD, "pa%40ss%2Fplanted", variables[STACK_SECRET].partition(":")[2])
-        seen_here = [
-            data_root(data),
-            *(Path(f"/proc/{host.init.pid}/root{host.private}") for host in (other, server)),
-        ]
-        for path in (path for folder in seen_here for path in folder.rglob("*") if path.is_file()):
+        ours = (PASSWORD, "pa%40ss%2Fplanted", variables[STACK_SECRET].partition(":")[2], SECRET)
+        assert not [key for key, one in bucket.objects.items() if leaks(one.content, *ours)]
+        private = [Path(f"/proc/{host.init.pid}/root{host.private}") for host in (other, server)]
+        for path in (path for folder in private for path in folder.rglob("*") if path.is_file()):
             assert path.name == "profiles.toml" or not leaks(path.read_bytes(), *ours), path
         commands = [" ".join(process.cmdline()) for process in server.init.children(recursive=True)]
         assert any("server start" in command for command in commands)
@@ -101,15 +109,11 @@ def test_an_iteration_survives_the_loss_of_a_host(tmp_path: Path, tiny_checkpoin
         for host in (other, server):
             done(host.nlac("down"))
 
-    alone = {**os.environ, "NLAC_TEST_STEER": str(steer), ALLOW_IMPORT: "tests"}
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.reliability.tables",
-        str(config),
-        str(tmp_path / "undisturbed"),
-        "1",
-    ]
-    subprocess.run(command, cwd=PROJECT_ROOT, env=alone, check=True)
-    difference = compare(Store(data_root(data)), Store(tmp_path / "undisturbed"), "trial")
-    assert difference.tables > 10 and not difference.differing, difference
+        undisturbed = Store(tmp_path / "undisturbed")
+        alone = ["-m", "benchmarks.reliability.tables", str(config), str(undisturbed.root), "1"]
+        own = {**os.environ, "NLAC_TEST_STEER": str(steer), ALLOW_IMPORT: "tests"}
+        subprocess.run([sys.executable, *alone], cwd=PROJECT_ROOT, env=own, check=True)
+        for name, value in {**bucket.environment, "NLAC_MIRROR": str(tmp_path / "reader")}.items():
+            monkeypatch.setenv(name, value)
+        difference = compare(Store(data_root(URL)), undisturbed, "trial")
+        assert difference.tables > 10 and not difference.differing, difference

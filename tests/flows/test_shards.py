@@ -1,19 +1,51 @@
-"""A stage's shards as flow runs of their own, two at a time, one of them killed."""
+"""A stage's shards as flow runs of their own, on two workers, one of them killed."""
 
 import asyncio
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
-from schemas.load import load_config
+from flows.stack.environment import client_environment
+from schemas.load import PROJECT_ROOT, load_config
 from storage.store import Store
 from tasks.pipeline.iterations import run_stages
 from tasks.pipeline.registry import STAGES, stages_of
 from tests.support.stack import LocalStack
+from tests.support.waiting import wait_until
 
 POOL = "nlac-inference"
+
+
+@contextmanager
+def second_worker(stack: LocalStack) -> Iterator[None]:
+    """A second worker of the inference pool, which takes one run at a time, as the stack's own does."""
+    environment = {
+        **stack.environment,
+        **client_environment(stack.data, stack.api_url),
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+    }
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--name", "second"]
+    worker = subprocess.Popen(
+        [*command, "--limit", "1"], cwd=PROJECT_ROOT, env=environment, stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: "second" in online(stack), 120, "a second worker")
+        yield
+    finally:
+        worker.terminate()
+        worker.wait(60)
+
+
+def online(stack: LocalStack) -> set[str]:
+    """Names of the pool's workers that are online."""
+    workers = stack.api(f"/work_pools/{POOL}/workers/filter", {})
+    return {worker["name"] for worker in workers if worker["status"] == "ONLINE"}
 
 
 @pytest.mark.server
@@ -25,13 +57,10 @@ def test_an_iteration_deals_its_stages_out_and_a_killed_shard_is_run_again_alone
     given = yaml.safe_load(stack.config.read_text())
     pools = {"shared_gpu": False, "shards": 2}
     file.write_text(yaml.safe_dump({**given, "run": run, "algorithm": algorithm, "pools": pools}))
-    stack.prefect("work-pool", "set-concurrency-limit", POOL, "2")
-    try:
+    with second_worker(stack):
         (steer / "killed").write_text("policy")
         flow_run = stack.start("iteration", config=str(file), run=run, iteration=0)
         assert stack.finish(flow_run)["state_type"] == "COMPLETED"
-    finally:
-        stack.prefect("work-pool", "set-concurrency-limit", POOL, "1")
     config = load_config(file)
     stages = [name for name in stages_of(config, 0) if STAGES[name].item is not None]
     ended = Counter((child["name"], child["state"]["type"]) for child in stack.children(flow_run))

@@ -12,19 +12,23 @@ import pytest
 from schemas.config import Config
 from schemas.manifest import FingerprintInputs
 from schemas.shards import Shard
+from storage import objects
 from storage.garbage import remove_garbage
+from storage.mirror import ABANDONED
+from storage.shards import committed_shards
 from storage.store import Committed, Store
 from storage.verify import survey, verify
 from tasks.chat.messages import RequestError
 from tasks.engines.protocol import Request
 from tasks.pipeline.commit import StageRun
 from tasks.pipeline.decision import decide
-from tasks.pipeline.iterations import run_stages
+from tasks.pipeline.iterations import begin_iteration, run_stages
 from tasks.pipeline.registry import STAGES
 from tasks.pipeline.runner import run_stage
-from tasks.pipeline.shards import carry_out_shard
+from tasks.pipeline.shards import carry_out_shard, shards_of
 from tasks.runtime.stage import StageInterrupted
 from tests.support.rules import number_game
+from tests.support.s3_server import Fault, Host, S3Server
 
 MakeConfig = Callable[..., Config]
 
@@ -197,6 +201,59 @@ def test_what_shards_of_committed_stages_left_is_garbage(store: Store, make_conf
     assert any(str(home) in line for line in survey(store).unreferenced)
     assert {found.kind for found in remove_garbage(store)} == {"shards", "journal"}
     assert leftovers(store) == []
+
+
+def test_hosts_that_share_a_bucket_alone_share_a_stage_and_any_of_them_merges_it(
+    host: Host, s3: S3Server, store: Store, make_config: MakeConfig, asked: Callable[[], int]
+) -> None:
+    config = make_config("tests.support.rules:counted")
+    plain = run(store, config, "rollout")
+    before, config, hosts = asked(), in_shards(config, 2), [host("first"), host("second")]
+    begin_iteration(hosts[0], config, 0)
+    for number, one in enumerate(hosts, 1):
+        run_shard(one, config, "rollout", f"{number}/2")
+    assert asked() == 2 * before
+    for uploaded in s3.objects.values():
+        uploaded.modified -= 2 * ABANDONED
+    assert len(committed_shards(hosts[0], plain.manifest.fingerprint_inputs, 2)) == 2
+    assert verify(hosts[0]) == [] and survey(hosts[0]).unreferenced == [] and remove_garbage(hosts[0]) == []
+    kept = dict(s3.objects)
+    for one in hosts:
+        s3.objects.clear()
+        s3.objects.update(kept)
+        made = run(one, config, "rollout")
+        assert digests(made) == digests(plain) and made.manifest.metrics == plain.manifest.metrics
+        assert (made.path / "stage.log").read_text().count("items in") == 3, (
+            "of both shards, and of the merge"
+        )
+        assert not [key for key in s3.objects if ".shards" in key]
+        assert verify(one) == [] and list(one.run_dir("trial").glob(".shards/*")) == []
+    assert asked() == 2 * before, "a merge asks nothing"
+    s3.objects.update({key: one for key, one in kept.items() if ".shards" in key})
+    assert "shards" in {found.kind for found in remove_garbage(hosts[0])}
+    assert not [key for key in s3.objects if ".shards" in key] and leftovers(hosts[0]) == []
+
+
+def test_a_shard_in_a_bucket_is_there_as_a_whole_or_computed_again(
+    host: Host, s3: S3Server, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    monkeypatch.setattr(objects, "RETRIES", 0)
+    config, first, second = in_shards(make_config(), 2), host("first"), host("second")
+    run_shard(first, config, "rollout", "1/2")
+    s3.faults.append(Fault("503", "PUT", "0002-of-0002/manifest.json", times=1000))
+    with pytest.raises(StageInterrupted, match=r"s3://.*0002-of-0002/manifest\.json: .*SlowDown"):
+        run_shard(first, config, "rollout", "2/2")
+    s3.faults.clear()
+    decision = decide(second, config, "rollout", 0)
+    shards = shards_of(second, config, decision)
+    assert shards is not None and [str(shard) for shard in shards.missing()] == ["2/2"]
+    run_shard(second, config, "rollout", "2/2")
+    (key,) = (key for key in s3.objects if key.endswith("transitions.parquet") and "0002-of" in key)
+    s3.objects[key].content = s3.objects[key].content[:-9] + b"different"
+    (fault,) = verify(second)
+    assert f"s3://bucket/{key}: its size or sha256 is not that" in fault.message
+    assert digests(run(first, config, "rollout")) == digests(run(store, make_config(), "rollout"))
+    assert verify(first) == [] and not [key for key in s3.objects if ".shards" in key]
 
 
 def test_a_stage_took_the_time_in_which_any_of_its_shards_was_computed() -> None:

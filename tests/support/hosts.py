@@ -1,13 +1,17 @@
 """Hosts in namespaces of the kernel: each has its own network, processes, name and private folder. Needs root.
 
-All hosts reach the address of the first, and one another through it. What they share of the file system is what the
-machine has; a folder that is private has the same path on each and another content.
+All hosts reach the address of the first, and one another through it. They read the machine's files, such as the
+program. What they write lies in a file system of their own: the private folder, which has the same path on each host
+and another content.
 """
 
+import ctypes
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,6 +74,7 @@ class Host:
         enter = ["nsenter", "--target", str(self.init.pid), "--net", "--mount", "--pid", "--uts"]
         own = {name: str(self.private / name.lower()) for name in ("HOME",)}
         own |= {"TMPDIR": str(self.private / "tmp"), "NLAC_STACK_DIR": str(self.private / "stack")}
+        own |= {"NLAC_MIRROR": str(self.private / "mirror")}
         return subprocess.Popen(
             [*enter, *command], env={**self.variables, **own}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True,
@@ -78,6 +83,23 @@ class Host:
     def nlac(self, *arguments: str) -> "subprocess.Popen[str]":
         """Start a command `nlac` on the host."""
         return self.start(sys.executable, "-m", "flows.cli", *arguments)
+
+    def listening(self, address: str) -> socket.socket:
+        """A socket of this process that listens in the host's network, on a free port."""
+        made = []
+
+        def listen() -> None:
+            """A thread may enter a network by itself; a socket stays in the one where it was made."""
+            with Path(f"/proc/{self.init.pid}/ns/net").open() as network:
+                assert ctypes.CDLL(None, use_errno=True).setns(network.fileno(), 0) == 0, os.strerror(
+                    ctypes.get_errno()
+                )
+            made.append(socket.create_server((address, 0), backlog=128))
+
+        entering = threading.Thread(target=listen)
+        entering.start()
+        entering.join()
+        return made[0]
 
     def kill(self) -> None:
         """End all its processes at once, as a power cut would."""

@@ -209,8 +209,12 @@ def _xml(root: str, content: str) -> bytes:
 
 
 @contextmanager
-def serving_s3() -> Iterator[S3Server]:
-    """Such a server on a free port of this machine, with one empty bucket."""
+def serving_s3(also: socket.socket | None = None) -> Iterator[S3Server]:
+    """Such a server on a free port of this machine, with one empty bucket.
+
+    Args:
+        also: a second socket, already listening, that leads to the same bucket.
+    """
     server = S3Server()
 
     class Handler(BaseHTTPRequestHandler):
@@ -281,12 +285,20 @@ def serving_s3() -> Iterator[S3Server]:
             if not isinstance(sys.exc_info()[1], ConnectionError):  # the client has gone
                 super().handle_error(request, client_address)  # type: ignore[arg-type]
 
-    with Threads(("127.0.0.1", 0), Handler) as listening:
-        server.port = listening.server_address[1]
-        thread = threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True)
+    listeners = [Threads(("127.0.0.1", 0), Handler)]
+    server.port = listeners[0].server_address[1]
+    if also is not None:
+        second = Threads(also.getsockname(), Handler, bind_and_activate=False)
+        second.socket.close()
+        second.socket = also
+        listeners.append(second)
+    threads = [threading.Thread(target=one.serve_forever, args=(0.01,), daemon=True) for one in listeners]
+    for thread in threads:
         thread.start()
-        try:
-            yield server
-        finally:
-            listening.shutdown()
+    try:
+        yield server
+    finally:
+        for one, thread in zip(listeners, threads, strict=True):
+            one.shutdown()
             thread.join()
+            one.server_close()
