@@ -63,12 +63,12 @@ class PoolsSection(Section):
     inference: str = Field("nlac-inference", description="GPU pool of the stages that generate")
     training: str = Field("nlac-training", description="GPU pool of the stages that train")
     shared_gpu: bool = Field(
-        True, description="both GPU pools use one device: a global concurrency limit runs one of their stages at a "
-        "time"
+        True, description="both GPU pools use one device: a global concurrency limit of each host runs one of their "
+        "stages at a time"
     )  # fmt: skip
     shards: PositiveInt = Field(
         1, description="parts into which the items of a stage that generates are dealt; any worker of the inference "
-        "pool takes one. As many run at a time as the pool's concurrency limit allows"
+        "pool takes one at a time"
     )  # fmt: skip
 
 

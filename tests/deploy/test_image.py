@@ -60,10 +60,14 @@ def test_what_is_installed_has_the_versions_that_the_tests_run_with() -> None:
     assert {name for name in both if installed[name] != tested[name]} == OF_CUDA
 
 
-def test_what_is_installed_covers_the_program_vllm_and_kubernetes() -> None:
+def test_what_is_installed_covers_the_program_and_what_a_cluster_needs() -> None:
     project = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [Requirement(one) for one in (*project["dependencies"], *extras["vllm"], *extras["kubernetes"])]
+    needed = ("vllm", "kubernetes", "postgres", "s3")
+    wanted = [
+        Requirement(one)
+        for one in (*project["dependencies"], *(one for name in needed for one in extras[name]))
+    ]
     installed = pins(DEPLOY / "requirements.txt")
     wrong = [
         str(one) for one in wanted

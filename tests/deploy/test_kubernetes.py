@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from schemas.config import PoolsSection
+from storage.databases import Database
 from tests.support.kubernetes import (
     FOLDER,
     OLDEST,
@@ -207,6 +208,39 @@ def test_workers_serve_the_pools_of_the_default_configuration() -> None:
     assert {words[words.index("--pool") + 1] for words in told} == pools
     ports = [each["ports"][0]["containerPort"] for each in pod(workers)["containers"]]
     assert len(set(ports)) == len(ports)
+
+
+def test_servers_get_their_database_in_the_form_of_their_driver() -> None:
+    """The secrets have the form that docs/hosts.md names."""
+    for address in ("postgresql://u:p%40q@db:5433/prefect", "postgresql://u:p@db/prefect?sslmode=require"):
+        for server, variable, wanted in (
+            ("prefect-server", "PREFECT_SERVER_DATABASE_CONNECTION_URL", Database("", address).for_prefect),
+            ("mlflow", "MLFLOW_BACKEND_STORE_URI", Database("", address).for_mlflow),
+        ):
+            found = (
+                one
+                for one in manifests()
+                if one["kind"] == "Deployment" and one["metadata"]["name"] == server
+            )
+            shell, options, script = container(next(found))["args"]
+            told, _, _ = script.rpartition("exec ")
+            secrets = dict.fromkeys(("NLAC_PREFECT_DATABASE", "NLAC_MLFLOW_DATABASE"), address)
+            said = subprocess.check_output(
+                [shell, options, f'{told}echo "${variable}"'], env=secrets, text=True
+            )
+            assert said.strip() == wanted
+
+
+def test_pods_that_open_the_data_root_have_their_mirror_on_a_volume_and_the_keys_of_the_bucket() -> None:
+    (settings,) = (one["data"] for one in manifests() if one["kind"] == "ConfigMap")
+    (console,) = (one for one in manifests() if one["metadata"]["name"] == "nlac-console")
+    for one in (console, *(rendered(template_of(pool)) for pool in POOLS)):
+        (mount,) = (each for each in container(one)["volumeMounts"] if each["name"] == "scratch")
+        assert settings["NLAC_MIRROR"].startswith(f"{mount['mountPath']}/") and not mount.get("readOnly")
+        assert {"configMapRef": {"name": "nlac"}} in container(one)["envFrom"]
+        assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "NLAC_MLFLOW_DATABASE"} <= {
+            each["name"] for each in container(one)["env"]
+        }
 
 
 def test_kustomize_names_every_file_and_builds() -> None:

@@ -115,23 +115,45 @@ def test_a_job_whose_run_ends_stops_its_stack_and_ends_alike(checkout: Path, cod
     assert calls(checkout) == ["nlac up --config mine.yaml", RUN, "nlac down"]
 
 
-def test_a_node_has_a_worker_of_each_gpu_pool_and_loses_both_together(checkout: Path) -> None:
-    """The inference worker ends when it is told; the training one would go on."""
-    ends = 'until [ -e "$NLAC_HOME/end" ]; do sleep 0.1; done'
-    waits = f"case $* in *nlac-inference*) {ends};; *) exec sleep 600;; esac\n"
-    (checkout / "prefect.sh").write_text(waits, encoding="utf-8")
-    server = {
-        "PREFECT_API_URL": "http://head:4200/api",
-        "PREFECT_API_AUTH_STRING": "user:any",
-        "NLAC_DATA": "/shared",
-    }
-    job = started("workers.sbatch", checkout, **server)
-    wait_until(lambda: len(calls(checkout)) == 2, 60, "both workers")
-    assert {re.findall(r"--type process --pool (\S+)", call)[0] for call in calls(checkout)} == {
-        "nlac-inference",
-        "nlac-training",
-    }
-    assert all("--limit 1" in call for call in calls(checkout))
+JOINING = {
+    "NLAC_DATA": "/shared",
+    "NLAC_SERVER": "http://head:4217",
+    "NLAC_STACK_SECRET": "/shared/secret",
+}
+
+
+@pytest.fixture
+def joined(checkout: Path) -> subprocess.Popen[str]:
+    """A job of workers on one node, whose stack is up and holds its lock until there is a file `end`."""
+    waits = 'until [ -e "$NLAC_HOME/end" ]; do sleep 0.1; done'
+    lines = (
+        'case $1 in down) touch "$NLAC_HOME/end"; exit;; esac',
+        'echo "$NLAC_STACK_DIR $NLAC_MIRROR" > "$NLAC_HOME/folders"',
+        'mkdir -p "$NLAC_STACK_DIR"',
+        f"flock \"$NLAC_STACK_DIR/lock\" bash -c '{waits}' &",
+        'while flock --nonblock "$NLAC_STACK_DIR/lock" true; do sleep 0.1; done',
+        'touch "$NLAC_HOME/ready"',
+    )
+    with (checkout / ".venv" / "bin" / "nlac").open("a", encoding="utf-8") as command:
+        command.write("\n".join(lines) + "\n")
+    job = started("workers.sbatch", checkout, **JOINING, TMPDIR=str(checkout / "tmp"))
+    wait_until(lambda: (checkout / "ready").exists(), 60, "the stack of the node")
+    return job
+
+
+def test_a_node_joins_the_server_with_folders_of_its_own_and_its_task_ends_with_its_stack(
+    checkout: Path, joined: subprocess.Popen[str]
+) -> None:
+    own = f"{checkout}/tmp/nlac-7"
+    assert (checkout / "folders").read_text(encoding="utf-8").split() == [f"{own}/stack", f"{own}/mirrors"]
     (checkout / "end").touch()
-    job.communicate(timeout=60)  # the output ends when no process holds it any more
-    assert job.returncode == 0
+    said, _ = joined.communicate(timeout=60)  # the output ends when no process holds it any more
+    assert joined.returncode == 1 and "has ended" in said
+    assert calls(checkout) == ["nlac up --join http://head:4217", "nlac down"]
+
+
+def test_a_node_whose_time_is_over_stops_its_stack(checkout: Path, joined: subprocess.Popen[str]) -> None:
+    joined.terminate()
+    joined.communicate(timeout=60)
+    assert joined.returncode == 143
+    assert calls(checkout) == ["nlac up --join http://head:4217", "nlac down"]
