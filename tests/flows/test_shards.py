@@ -49,14 +49,14 @@ def online(stack: LocalStack) -> set[str]:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("algorithm", ["react", pytest.param("nlac", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_an_iteration_deals_its_stages_out_and_a_killed_shard_is_run_again_alone(
-    stack: LocalStack, steer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
+    stack: LocalStack, steer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, file = f"sharded-{algorithm}", tmp_path / "trial.yaml"
+    run, file = "sharded", tmp_path / "trial.yaml"
     given = yaml.safe_load(stack.config.read_text())
     pools = {"shared_gpu": False, "shards": 2}
-    file.write_text(yaml.safe_dump({**given, "run": run, "algorithm": algorithm, "pools": pools}))
+    file.write_text(yaml.safe_dump({**given, "run": run, "algorithm": "react", "pools": pools}))
     with second_worker(stack):
         (steer / "killed").write_text("policy")
         flow_run = stack.start("iteration", config=str(file), run=run, iteration=0)
