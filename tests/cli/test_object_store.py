@@ -38,7 +38,7 @@ def test_a_run_is_copied_queried_verified_and_deleted(
     listed = nlac("runs", "list", "--format", "json")
     assert [row["run"] for row in json.loads(listed.stdout)] == ["trial"]
     whole = nlac("verify")
-    assert whole.exit_code == 0 and f"{URL}: 1 runs, 1 iterations, 1 stages" in whole.stdout
+    assert whole.exit_code == 0 and f"{URL}: 1 run, 1 iteration, 1 stage" in whole.stdout
     (key,) = (key for key in s3.objects if key.endswith("episodes.parquet"))
     kept = s3.objects.pop(key)
     lost = nlac("verify")

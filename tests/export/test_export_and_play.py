@@ -82,7 +82,8 @@ def test_an_exported_policy_loads_as_an_adapter_and_as_a_checkpoint(store: Store
 
 def test_the_untrained_model_can_be_exported_as_a_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "base"
-    result = nlac(Store(tmp_path / "data"), "export", "policy", str(out), "--merge", "--dtype", "bfloat16")
+    words = ["export", "policy", str(out), "--merge", "--dtype", "bfloat16"]
+    result = CliRunner().invoke(app, words, env={"NLAC_DATA": str(tmp_path / "data")})
     assert result.exit_code == 0, result.stderr
     assert torch.equal(logits(loaded(out)), logits(loaded(resolve_model(CONFIG.model))))
 
