@@ -207,11 +207,10 @@ async def the_most_likely_tokens_come_with_the_scores(engine: Engine, backend: B
     for k in (1, 30):
         scores = await engine.score(ScoreRequest(QUESTION, ("I think", "", " seven"), under, top_k=k))
         assert [len(s) for s in scores.top_ids] == [len(s) for s in scores.segments]
-        if (
-            engine.capabilities.token_ids and k > 1
-        ):  # one of several that bfloat16 can't tell apart may come first
+        if engine.capabilities.token_ids and k > 1:
+            # Of tokens that bfloat16 can't tell apart either may come first: two steps of it are .0625 here.
             chances = dict(zip(scores.top_ids[0][0], scores.top_logprobs[0][0], strict=True))
-            assert chances[greedy.token_ids[0]] == pytest.approx(max(chances.values()), abs=0.1)
+            assert chances[greedy.token_ids[0]] >= max(chances.values()) - 0.07
         for logprobs, plainly in zip(scores.segments, plain.segments, strict=True):
             assert logprobs == pytest.approx(plainly, abs=0.2)  # bfloat16, in other shapes
         for ids, values in zip(sum(scores.top_ids, ()), sum(scores.top_logprobs, ()), strict=True):
