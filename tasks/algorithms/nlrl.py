@@ -1,6 +1,6 @@
 """Natural-language reinforcement learning (Feng et al., arXiv 2411.14251), as the baseline of arXiv 2512.04601: the
 value of an action is what several on-policy rollouts of it amount to, aggregated in one context; the policy is improved
-by choosing among its own actions by these values, and the choice is distilled. docs/design.md says what is open."""
+by choosing among its own actions by these values, and the choice is distilled. docs/algorithms.md says what is open."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
 """Soft actor-critic (Haarnoja et al., arXiv 1801.01290) for a language model: a scalar Q head in the place of NLAC's
 language critic, and all else as there. Q reads the prompt that the successor reads. The policy moves towards actions
-that it sampled itself, weighted by softmax(Q / temperature) over those of a state. docs/design.md says what the
+that it sampled itself, weighted by softmax(Q / temperature) over those of a state. docs/algorithms.md says what the
 language leaves open, and what is chosen here."""
 
 from collections.abc import Iterator
