@@ -96,6 +96,8 @@ OWN: dict[str, dict[str, Any]] = {
     "nlrl": {"improvement": {"rounds": 1}},
     # A group plays one task, so an iteration has as many episodes as those of the others.
     "grpo": {"rollout": {"episodes": 16, "first_episodes": 32, "repeats": 8}},
+    # Its policy learns from uniform actions, weighted, before it must act; NLAC's refiner needs no such actions.
+    "sac": {"improvement": {"from_iteration": 1}},
 }
 """Algorithm -> what it is, beside its name. One without a critic improves its policy from the first iteration on."""
 
