@@ -38,6 +38,7 @@ PRODUCT = 1 << 28  # floating-point operations of a product in training, at most
 # What speeds depend on beside the processor: threads, and limits on instructions.
 VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
+    "MKL_ENABLE_INSTRUCTIONS",
 )  # fmt: skip
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # CUDA, CUDA under WSL, ROCm
 
