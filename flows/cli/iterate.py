@@ -61,7 +61,7 @@ def run_and_show(root: Path, request: Request) -> int:
     for stopping in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(stopping, lambda *_: sys.exit(1))  # so that what we started is stopped
     console = Console(markup=False, highlight=False, soft_wrap=True)
-    parameters = {
+    parameters: dict[str, object] = {
         "run": resolved.run,
         "config": config,
         "iteration": number,
@@ -70,6 +70,7 @@ def run_and_show(root: Path, request: Request) -> int:
     }
     started = time.time()
     with control.used_stack(root, request.config, console.print) as (stack, own):
+        parameters["here"] = own  # no other worker could take a stage meanwhile
         command = ("deployment", "run", "nlac/iteration", "--watch")
         console.print(f"Running: prefect {' '.join(command)}")
         environment = {**client_environment(root, stack.api_url), "COLUMNS": "2000"}

@@ -111,7 +111,8 @@ def iterate(
     seed: Annotated[int | None, typer.Option(min=0, help="root of every random stream")] = None,
     allow_import: AllowImport = None,
 ) -> None:
-    """Run one iteration and show it. Without `nlac up`, it starts a stack of its own and stops it."""
+    """Run one iteration and show it. Without `nlac up`, it starts a stack of its own, in which one process computes all
+    stages, and stops it."""
     from flows.cli.iterate import Request, run_and_show
 
     request = Request(_absolute(config), run, iteration, force, seed)

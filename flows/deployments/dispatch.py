@@ -1,15 +1,18 @@
 """Child flow runs of an iteration: dispatched, waited for, and run again where a fault may pass.
 
-A stage whose items are dealt out has a child for each shard that is not committed, and then one that merges.
+A stage whose items are dealt out has a child for each shard that is not committed, and then one that merges. A stage
+may also be a child in the iteration's own process.
 """
 
 import asyncio
 from collections.abc import Mapping
 from textwrap import shorten
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
-from prefect import task
+from prefect import tags, task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.deployments.flow_runs import arun_deployment
 from prefect.runtime import flow_run, task_run
@@ -17,7 +20,7 @@ from prefect.states import Failed
 from prefect.tasks import Task, exponential_backoff
 
 from flows.deployments.names import run_name, run_tags
-from flows.deployments.stages import INTERRUPTED
+from flows.deployments.stages import INTERRUPTED, stage_flow
 from schemas.config import Config, FaultsSection
 from schemas.shards import Shard
 from storage.store import Store
@@ -68,19 +71,43 @@ async def dispatch(deployment: str, parameters: dict[str, Any]) -> FlowRun:
         poll_interval=POLL_SECONDS,
         idempotency_key=f"{flow_run.id}-{flow_run.run_count}-{task_run.id}-{task_run.run_count}-{name}",
     )
-    if child.state is None or not child.state.is_completed():
-        state = child.state.type.value.title() if child.state else "unknown"
-        reason = (child.state.message if child.state else None) or "no reason given"
-        raise ChildFailed(
-            f"{name}: {deployment} ended {state} in flow run '{child.name}' ({child.id}): {reason}\n"
-            f"To go on from there: prefect flow-run retry {flow_run.id}\n"
-            f"To run it alone: prefect deployment run nlac/{deployment} -p iteration={number} -p run={run}",
-            deployment,
-            reason,
-            interrupted=child.state is not None
-            and (child.state.name == INTERRUPTED or child.state.is_crashed()),
-        )
-    return child
+    return _completed(child, deployment, parameters)
+
+
+async def compute_here(stage: str, parameters: dict[str, Any]) -> FlowRun:
+    """Run a stage's flow as a child in this process, and wait for it.
+
+    Args:
+        stage: its name.
+        parameters: of its deployment, with `run` and `iteration`.
+
+    Raises:
+        ChildFailed: as `dispatch`.
+    """
+    run, number = parameters["run"], parameters["iteration"]
+    here = stage_flow(stage).with_options(flow_run_name=run_name(stage, run, number))
+    with tags(*run_tags(stage, run, number)):
+        state: State = await asyncio.to_thread(here, **parameters, return_state=True)
+    async with get_client() as client:
+        child = await client.read_flow_run(cast(UUID, state.state_details.flow_run_id))
+    return _completed(child, stage, parameters)
+
+
+def _completed(child: FlowRun, deployment: str, parameters: Mapping[str, Any]) -> FlowRun:
+    """The child, if it completed."""
+    if child.state is not None and child.state.is_completed():
+        return child
+    state = child.state.type.value.title() if child.state else "unknown"
+    reason = (child.state.message if child.state else None) or "no reason given"
+    run, number = parameters["run"], parameters["iteration"]
+    raise ChildFailed(
+        f"{child.name}: {deployment} ended {state} in flow run '{child.name}' ({child.id}): {reason}\n"
+        f"To go on from there: prefect flow-run retry {flow_run.id}\n"
+        f"To run it alone: prefect deployment run nlac/{deployment} -p iteration={number} -p run={run}",
+        deployment,
+        reason,
+        interrupted=child.state is not None and (child.state.name == INTERRUPTED or child.state.is_crashed()),
+    )
 
 
 def may_pass(step: Task[..., Any], run: TaskRun, state: State) -> bool:

@@ -17,7 +17,7 @@ from prefect.states import Completed
 from prefect.tasks import Task
 from pydantic import Field
 
-from flows.deployments.dispatch import ChildFailed, again, dispatch, dispatch_shards, may_pass
+from flows.deployments.dispatch import ChildFailed, again, compute_here, dispatch, dispatch_shards, may_pass
 from flows.deployments.hooks import children_of, end_children
 from flows.deployments.names import name_this_run, run_name
 from flows.deployments.parameters import AlgorithmName, Iteration, RunName, Seed, resolve
@@ -36,9 +36,9 @@ from tasks.pipeline.registry import STAGES, stages_of
 
 
 async def run_one(
-    store: Store, config: Config, stage: str, iteration: int, force: bool, tracking: Tracking
+    store: Store, config: Config, stage: str, iteration: int, force: bool, tracking: Tracking, here: bool
 ) -> State:
-    """Reuse one stage of an iteration, or dispatch it."""
+    """Reuse one stage of an iteration, or dispatch it, or compute it here."""
     decision = await asyncio.to_thread(decide, store, config, stage, iteration, force=force)
     if decision.reuse and decision.committed is not None:
         decision.committed.check(content=False)
@@ -48,8 +48,11 @@ async def run_one(
     address = await tracking.begin(stage)
     parameters = {"run": config.run, "iteration": iteration, "force": force, "mlflow_run": address}
     try:
-        await dispatch_shards(store, config, decision, parameters)
-        child = await dispatch(stage, parameters)
+        if here:
+            child = await compute_here(stage, parameters)
+        else:
+            await dispatch_shards(store, config, decision, parameters)
+            child = await dispatch(stage, parameters)
     except BaseException as error:
         tracking.fail(address, str(error) or type(error).__name__)
         raise
@@ -92,6 +95,7 @@ async def iteration(
     force: bool = False,
     seed: Seed = None,
     algorithm: AlgorithmName = None,
+    here: bool = False,
 ) -> State | None:
     """One iteration: rollout, Bellman targets, their correction, critic SFT, critique, refinement, policy
     distillation, evaluation. A baseline has other stages. What is committed is reused.
@@ -105,6 +109,8 @@ async def iteration(
         force: Compute again what is committed. It commits new attempts and overwrites nothing.
         seed: Root of every random stream. Empty: the configuration's `seed`.
         algorithm: nlac, or a baseline; a run holds one. Empty: the configuration's `algorithm`.
+        here: Compute all stages in this flow's own process, on the host of its worker, instead of each on its work
+            pool. The program is then started once, and a stage that runs out of memory takes the iteration with it.
     """
     store = Store(data_root())
     resolved, number = resolve(store, run, config, iteration, seed, stage_alone=False, algorithm=algorithm)
@@ -120,7 +126,7 @@ async def iteration(
             with serving(resolved.engines.values(), resolved.model, store.cache_dir, owner):
                 for stage in stages_of(resolved, number):
                     step = retried(stage, resolved.faults)
-                    await step(store, resolved, stage, number, stage in forced, tracking)
+                    await step(store, resolved, stage, number, stage in forced, tracking, here)
             finish_iteration(store, resolved.run, number)
             tracking.note(await publish_report(store, resolved.run, number))
             tracking.trace()

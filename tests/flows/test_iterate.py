@@ -11,10 +11,30 @@ import pytest
 from flows.stack.control import read_stack
 from flows.stack.processes import marked_processes
 from schemas.load import PROJECT_ROOT
+from storage.store import Store
+from tasks.pipeline.iterations import frozen_config
+from tasks.pipeline.registry import stages_of
 from tests.support.stack import LocalStack
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server
+
+
+def test_iterate_computes_all_stages_in_the_process_of_the_iteration(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    said = stack.nlac("iterate", "--data", str(data), "--config", str(stack.config)).stdout
+    assert "computed" in said and "Stopping the local stack" in said
+    store = Store(data)
+    config = frozen_config(store, "trial", 0)
+    assert config is not None
+    made = [store.committed("trial", stage, 0) for stage in stages_of(config, 0)]
+    children = {done.manifest.prefect_flow_run_id for done in made if done is not None}
+    assert len(children) == len(made) and None not in children, "each stage is a flow run of its own"
+    logs = (data / ".stack" / "logs").glob("worker-*.log")
+    taken = {log.stem: log.read_text().count(" submitting flow run ") for log in logs}
+    assert taken == {"worker-orchestration": 1, "worker-inference": 0, "worker-training": 0}
 
 
 @pytest.mark.long
