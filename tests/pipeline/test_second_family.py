@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from flows.cli.main import app
+from schemas.config import Config
 from schemas.load import PROJECT_ROOT, load_config
 from storage.store import Store
 from storage.verify import verify
@@ -45,10 +46,12 @@ def test_gemma_runs_warm_start_iteration_merge_and_export(
         assert result.exit_code == 0, result.output
 
     walks = tmp_path / "walks.parquet"
-    nlac("demonstrate", "--of", "line_walk", "--rows", "32", str(walks))
-    shipped = load_config(PROJECT_ROOT / "configs" / "examples" / "line_walk_gemma.yaml")
-    warm = shipped.warm_start.model_copy(update={"file": str(walks)})
-    config = shipped.model_copy(update={"warm_start": warm})
+    nlac("demonstrate", "--of", "line_walk", "--rows", "16", str(walks))
+    fields = load_config(PROJECT_ROOT / "configs" / "examples" / "line_walk_gemma.yaml").model_dump()
+    fields["warm_start"]["file"] = str(walks)
+    fields["rollout"]["episodes"] = fields["evaluation"]["episodes"] = 4
+    fields["replay"]["transitions"] = 24
+    config = Config.model_validate(fields)
     done = {result.committed.manifest.stage: result.committed for result in iterate(config)}
     assert tuple(done) == tuple(row.stage for row in plan(config)) == tuple(TABLES)
     assert verify(store) == []
