@@ -1,6 +1,7 @@
 """Another family by one line of the configuration: pretrained Gemma 3 with 270M parameters, out of a package whose
 weights lie in those that it requires. Its chat template has no system role."""
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from schemas.config import Config
 from schemas.load import PROJECT_ROOT, load_config
 from storage.store import Store
 from storage.verify import verify
-from tasks.environments.line_walk.text import read_description
 from tasks.pipeline.plan import plan
 from tests.support.iterations import Iterate
 
@@ -31,6 +31,8 @@ TABLES = {
     "policy-distillation": "training_rows",
     "evaluation": "transitions",
 }
+WORDS = re.compile(r"(?:[-+<>\d, ]|goal|pit|in|unclear)+")
+"""Of the line walk's futures."""
 
 
 @pytest.mark.long
@@ -58,7 +60,8 @@ def test_gemma_runs_warm_start_iteration_merge_and_export(
     for stage, table in TABLES.items():
         assert "ok" in set(done[stage].scan(table).collect()["status"]), stage
     written = done["bellman-targets"].scan("bellman_targets").collect()["description"]
-    assert sum(read_description(text) is not None for text in written) > 0.6 * len(written), written
+    ended = [text for text in written if WORDS.fullmatch(text)]
+    assert len(ended) > 0.8 * len(written), f"without an end that it knows, other words follow: {written}"
 
     for name, option in (("adapter", []), ("merged", ["--merge"])):
         nlac("export", "policy", str(tmp_path / name), "--run", config.run, *option)
