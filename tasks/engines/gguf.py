@@ -146,7 +146,7 @@ def give_template(tokenizer: PreTrainedTokenizerBase) -> None:
     known = tokenizer.get_vocab().keys()
     for form in FORMS if not tokenizer.chat_template else ():
         if {form.begin, form.end} <= known:
-            tokenizer.chat_template, tokenizer.eos_token = form.template, form.end
+            tokenizer.chat_template = form.template
 
 
 def _convert(gguf: Path, target: Path) -> None:

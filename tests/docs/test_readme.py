@@ -1,4 +1,4 @@
-"""README fits on a screen, and the first pages' queries run as they stand."""
+"""README is short and names every environment, and the first pages' queries run as they stand."""
 
 import io
 import re
@@ -11,6 +11,7 @@ from schemas.config import Config
 from schemas.load import PROJECT_ROOT
 from storage.sql.views import connect
 from storage.store import Store
+from tasks.environments.registry import BUILTIN
 from tests.support.committed import commit_rows
 from tests.support.iterations import Iterate
 from tests.support.rows import episode
@@ -83,9 +84,14 @@ def kind(line: str) -> str:
     return line.partition("   # ")[2] or " ".join(line.partition(":")[0].split()[:3])
 
 
-def test_the_readme_fits_on_a_screen_and_its_links_lead_somewhere() -> None:
+def test_the_readme_has_a_row_for_every_built_in_environment() -> None:
+    table = page("README.md").partition("## Environments")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == sorted(BUILTIN)
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
     readme = page("README.md")
-    assert len(readme.splitlines()) <= 75 and "@@" not in readme
+    assert len(readme.splitlines()) <= 95 and "@@" not in readme
     linked = [link for link in re.findall(r"\]\(([^)]+)\)", readme) if not link.startswith("http")]
     assert len(linked) > 10
     for link in linked:

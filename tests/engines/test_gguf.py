@@ -8,8 +8,11 @@ from transformers import AutoModelForCausalLM
 
 from tasks.chat.messages import Message
 from tasks.chat.templates import ChatTemplate
+from tasks.chat.tokenizers import ChatTokenizer
 from tasks.engines.gguf import NotInstalled, NoWeights, _joined, converted, give_template, in_file, in_package
 from tests.support.families import FAMILIES, make_tokenizer
+
+CHAT = [Message(role="user", content="hello"), Message(role="assistant", content="yes")]
 
 
 def install(site: Path, name: str, files: dict[str, bytes], *requires: str) -> None:
@@ -47,15 +50,27 @@ def test_a_package_holds_one_file_or_parts_that_its_dependencies_hold(
 
 @pytest.mark.parametrize("family", ["gemma", "chatml"])
 def test_a_model_without_a_template_gets_its_familys(family: str) -> None:
-    chat = [Message(role="user", content="hello"), Message(role="assistant", content="yes")]
     theirs, ours = (make_tokenizer(FAMILIES[family]) for _ in range(2))
-    ours.chat_template, ours.eos_token = None, ours.convert_ids_to_tokens(5)
+    ours.chat_template = None
     give_template(ours)
-    assert ours.eos_token == FAMILIES[family].end
-    assert ChatTemplate(ours).render(chat) == ChatTemplate(theirs).render(chat)
+    assert ChatTemplate(ours).render(CHAT) == ChatTemplate(theirs).render(CHAT)
+    assert ChatTokenizer(ours).end_ids == [ours.convert_tokens_to_ids(FAMILIES[family].end)]
     told = make_tokenizer(FAMILIES["qwen3"])
     give_template(told)
     assert told.chat_template == FAMILIES["qwen3"].template.strip()
+
+
+@pytest.mark.parametrize("family", ["gemma", "chatml"])
+def test_a_pretrained_model_ends_answers_with_the_end_of_text_that_it_knows(family: str) -> None:
+    mark = FAMILIES[family].end
+    ours = make_tokenizer(FAMILIES[family])
+    ours.add_special_tokens({"eos_token": "<eos>", "additional_special_tokens": [mark]}, False)
+    ours.chat_template = None
+    give_template(ours)
+    chat = ChatTokenizer(ours)
+    assert chat.end_ids == [ours.convert_tokens_to_ids("<eos>")]
+    asked, answered = chat.render(CHAT, add_generation_prompt=False).split("yes")
+    assert answered == "<eos>\n" and asked.count(mark) == 1, "a question ends as the family writes it"
 
 
 @pytest.mark.slow
