@@ -29,6 +29,8 @@ from tasks.environments.base import Environment, ListsActions, OffersTools, Unpl
 from tasks.environments.splits import LENT, played_tasks, shared_tasks
 from tasks.prompting.rendering import role_templates
 from tasks.runtime.algorithm import Algorithm
+from tasks.training.records import TrainingError
+from tasks.training.torchrun import rendezvous
 
 
 def check_config(config: Config, root: Path, *, elsewhere: bool = False) -> None:
@@ -76,6 +78,7 @@ def _problems(config: Config, algorithm: Algorithm, elsewhere: bool) -> Iterator
             problem = str(error)
             if problem != unusable:  # said already
                 yield problem if problem.startswith("model.") else f"engines.{name}.{problem}"
+    yield from _meeting(config, elsewhere)
     overrides: dict[str, Path] = dict(role_templates(config))
     try:
         environment = make_environment(config.environment)
@@ -124,6 +127,15 @@ def _algorithm(config: Config, algorithm: Algorithm) -> Iterator[str]:
             )
         if rehearse in further and config.warm_start.file is None:
             yield f"{rehearse}: there is no warm start to rehearse; set it to 0, or name warm_start.file"
+
+
+def _meeting(config: Config, elsewhere: bool) -> Iterator[str]:
+    """Training over several hosts without a place where they meet."""
+    if config.trainer.hosts > 1 and not elsewhere:
+        try:
+            rendezvous()
+        except TrainingError as error:
+            yield str(error)
 
 
 def _limits(config: Config, algorithm: Algorithm) -> Iterator[str]:
