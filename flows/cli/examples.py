@@ -10,6 +10,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "nlac up --join http://10.0.0.1:4217 --serve training",
     ),
     "down": ("nlac down",),
+    "join-training": ("nlac join-training --config mine.yaml",),
     "iterate": (
         "nlac iterate",
         "nlac iterate --run trial --config configs/examples/math_smollm2.yaml",

@@ -26,6 +26,7 @@ from flows.cli.options import Commands
 COMMANDS: dict[str, Callable[..., None]] = {
     "up": stack.up,
     "down": stack.down,
+    "join-training": stack.join_training,
     "iterate": stack.iterate,
     "status": status.status,
     "report": report.report,

@@ -119,6 +119,15 @@ def iterate(
     raise typer.Exit(run_and_show(data_root(data), request))
 
 
+def join_training(config: ConfigFile = None, data: Data = None) -> None:
+    """Lend this host's GPUs to the training stages of another host, one after the other, until Ctrl-C."""
+    from storage.store import Store
+    from tasks.training.join import join_trainings
+
+    for line in join_trainings(load(config).trainer, Store(data_root(data)).cache_dir):
+        typer.echo(line)
+
+
 def mlflow_ui(
     port: Annotated[
         int | None, typer.Option(help="else 4218, or a free one where that is taken", min=1, max=65535)

@@ -31,7 +31,7 @@ from flows.stack.service import Service
 from schemas.load import PROJECT_ROOT, load_config
 from storage.databases import PREFECT, database
 from storage.store import Store
-from tasks.engines.vllm.servers import servers
+from tasks.engines.vllm.server_records import servers
 from tasks.loopback import open_loopback
 
 ORPHAN_GRACE_SECONDS = 5.0

@@ -129,5 +129,5 @@ class EngineSection(Section):
         if self.merge_adapters:
             raise ValueError(
                 "merge_adapters: one server plays all adapters over the same weights; set it to false, or use backend "
-                "vllm, which starts an engine for every merged checkpoint"
+                "vllm, which starts anew for every merged checkpoint"
             )

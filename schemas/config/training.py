@@ -49,8 +49,12 @@ class TrainerSection(Section):
     stale."""
 
     processes: PositiveInt = Field(
-        1, description="processes of a training stage on this host, one per GPU, started by torchrun; they share each "
+        1, description="processes of a training stage on each host, one per GPU, started by torchrun; they share each "
         "step's rows"
+    )  # fmt: skip
+    hosts: PositiveInt = Field(
+        1, description="hosts that train together (docs/training.md, several hosts); NLAC_RENDEZVOUS says where they "
+        "meet, and all but the one that runs the stage run nlac join-training"
     )  # fmt: skip
     shard: Literal["none", "fsdp"] = Field(
         "none", description="fsdp: spread the layers' weights, gradients and optimizer state over the processes "
@@ -67,9 +71,14 @@ class TrainerSection(Section):
 
     @model_validator(mode="after")
     def _shards_over_several(self) -> "TrainerSection":
-        if self.shard == "fsdp" and self.processes == 1:
+        if self.shard == "fsdp" and self.world == 1:
             raise ValueError("shard: fsdp needs several processes; set processes to the number of GPUs")
         return self
+
+    @property
+    def world(self) -> int:
+        """Processes of all hosts."""
+        return self.hosts * self.processes
 
 
 class WarmStartSection(FineTuningSection):

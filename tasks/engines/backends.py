@@ -174,15 +174,6 @@ def _check_vllm(section: EngineSection, model: ModelSection) -> None:
     _check_local(section, model)
 
 
-def _check_served(section: EngineSection, model: ModelSection) -> None:
-    if model.train == "full":
-        raise EngineConfigError(
-            "serve: a server plays LoRA adapters, and with model.train full there are none; set model.train to lora, "
-            "or use backend vllm"
-        )
-    _check_vllm(section, model)
-
-
 def _check_openai(section: EngineSection, model: ModelSection) -> None:
     name = section.api_key_env
     if name and not os.environ.get(name):
@@ -204,5 +195,5 @@ BACKENDS: dict[str, Backend] = {
 }  # fmt: skip
 """By the name in a section's `backend`."""
 
-SERVED = Backend(_build_served, lambda section: FULL_CAPABILITIES, _check_served, options=None)
+SERVED = Backend(_build_served, lambda section: FULL_CAPABILITIES, _check_vllm, options=None)
 """Of a section with `serve`: a vLLM server that the program starts."""

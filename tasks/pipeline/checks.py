@@ -29,6 +29,8 @@ from tasks.environments.base import Environment, ListsActions, OffersTools, Unpl
 from tasks.environments.splits import LENT, played_tasks, shared_tasks
 from tasks.prompting.rendering import role_templates
 from tasks.runtime.algorithm import Algorithm
+from tasks.training.records import TrainingError
+from tasks.training.torchrun import rendezvous
 
 
 def check_config(config: Config, root: Path, *, elsewhere: bool = False) -> None:
@@ -76,6 +78,8 @@ def _problems(config: Config, algorithm: Algorithm, elsewhere: bool) -> Iterator
             problem = str(error)
             if problem != unusable:  # said already
                 yield problem if problem.startswith("model.") else f"engines.{name}.{problem}"
+    yield from _whole_weights(config)
+    yield from _meeting(config, elsewhere)
     overrides: dict[str, Path] = dict(role_templates(config))
     try:
         environment = make_environment(config.environment)
@@ -124,6 +128,36 @@ def _algorithm(config: Config, algorithm: Algorithm) -> Iterator[str]:
             )
         if rehearse in further and config.warm_start.file is None:
             yield f"{rehearse}: there is no warm start to rehearse; set it to 0, or name warm_start.file"
+
+
+def _whole_weights(config: Config) -> Iterator[str]:
+    """Full checkpoints in vLLM beside another copy of the weights, or with another version asked for at every move."""
+    played, engines = _played(config), config.engines
+    playing = {section.engine for section in played.values() if engines[section.engine].model is None}
+    served = {name for name in playing if engines[name].backend == "vllm" or engines[name].serve is not None}
+    if config.model.train != "full" or not served:
+        return
+    holding = sorted(served | {name for name in playing if engines[name].backend == "transformers"})
+    if len(holding) > 1:
+        yield (
+            f"engines.{', engines.'.join(holding)}: with model.train full each holds all weights, in versions of its "
+            "own; let one of them play all roles, so that versions take turns"
+        )
+    speaks = config.environment.model
+    if speaks is not None and speaks.engine in served:
+        yield (
+            f"environment.model.engine: with model.train full '{speaks.engine}' would start vLLM anew at every move, "
+            "for the policy's weights and for the model's own; name an engine with a `model`"
+        )
+
+
+def _meeting(config: Config, elsewhere: bool) -> Iterator[str]:
+    """Training over several hosts without a place where they meet."""
+    if config.trainer.hosts > 1 and not elsewhere:
+        try:
+            rendezvous()
+        except TrainingError as error:
+            yield str(error)
 
 
 def _limits(config: Config, algorithm: Algorithm) -> Iterator[str]:

@@ -87,7 +87,7 @@ def footprints(config: Config, algorithm: Algorithm, gpu_bytes: float, gpus: int
 def _training(config: Config, shape: Architecture, gpu_bytes: float, gpus: int) -> Footprint:
     model, trainer = config.model, config.trainer
     processes = min(trainer.processes, gpus)
-    parts = processes if trainer.shard == "fsdp" else 1
+    parts = processes * trainer.hosts if trainer.shard == "fsdp" else 1
     width = 4 if model.train == "full" else WIDTH[_dtype(config)]
     state = TRAINED + TARGET
     layers, gathered = shape.layers * shape.layer * width, 2 * shape.layer * width if parts > 1 else 0
@@ -113,11 +113,11 @@ def _training(config: Config, shape: Architecture, gpu_bytes: float, gpus: int) 
     if sum(use.bytes for use in uses) <= gpu_bytes:
         return Footprint("training", processes, uses, not fewer, ", ".join(fewer))
     remedies = [
-        (uses[0].bytes + RESERVED > gpu_bytes and parts == gpus and model.train == "lora", SMALLER),
+        (uses[0].bytes + RESERVED > gpu_bytes and parts >= gpus and model.train == "lora", SMALLER),
         (not trainer.gradient_checkpointing, "trainer.gradient_checkpointing: set it to true"),
         (rows > 1, "critic.micro_batch_rows and policy.micro_batch_rows: lower them"),
         (parts == 1 and gpus > 1, f"trainer: set processes to {gpus} and shard to fsdp"),
-        (model.train == "full", "model.train: set it to lora"),
+        (model.train == "full", "model.train: set it to lora, or raise trainer.hosts"),
     ]
     remedy = next((remedy for helps, remedy in remedies if helps), "model.context_length: lower it")
     return Footprint("training", processes, uses, False, ", ".join([*fewer, remedy]))
@@ -139,10 +139,11 @@ def _serving(config: Config, name: str, shape: Architecture, gpu_bytes: float, g
     tensor = min(wanted[0], gpus)
     replicas = min(wanted[1], gpus // tensor)
     taken = tensor * replicas
+    adapters = ADAPTERS if config.model.train == "lora" else 0
     width, most = WIDTH[_dtype(config)], float(engine.options.get("gpu_memory_utilization", UTILIZATION))
     uses = [
         Use("weights", shape.parameters * width / tensor),
-        Use("adapters", ADAPTERS * shape.adapter(config.model.lora.r) * width / tensor),
+        Use("adapters", adapters * shape.adapter(config.model.lora.r) * width / tensor),
         Use("logits of all requests", engine.max_batch * shape.vocabulary * 4 / tensor),
         Use("reserved", RESERVED),
     ]

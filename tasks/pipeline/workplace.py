@@ -52,10 +52,10 @@ class Workplace:
             StageInterrupted: an engine died.
         """
         ctx, stage = self.ctx, STAGES[self.ctx.stage]
-        if stage.pool == "training" and ctx.config.pools.shared_gpu:
-            for reason in await asyncio.to_thread(put_to_sleep, ctx.roles.cache_dir):
-                self.log.warning("not put to sleep: %s", reason)
         try:
+            if stage.pool == "training" and ctx.config.pools.shared_gpu:
+                for reason in await asyncio.to_thread(put_to_sleep, ctx.roles.cache_dir):
+                    self.log.warning("not put to sleep: %s", reason)
             with full_disk_named(self.folder):
                 output = await stage.run(ctx)
         except* EngineDied as died:

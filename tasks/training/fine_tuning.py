@@ -117,7 +117,7 @@ async def fine_tune(
     )
 
     def run() -> TrainingResult:
-        if job.trainer.processes > 1:
+        if job.trainer.world > 1:
             return train_in_processes(job, on_step)
         with lean_transformers():
             from tasks.training.trainer import train

@@ -1,89 +1,98 @@
-"""Train in several processes on this host, which torchrun starts and ends together.
+"""Train in several processes, on this host and on those that join it, which torchrun starts and ends together.
 
-A temporary folder is all that this process and those share:
+A temporary folder is all that this process and those of this host share:
 
     job.pkl        the `TrainingJob`, written here
+    met            there once torchrun has started processes, and so all hosts have met
     steps.jsonl    one line per step, appended by process 0
     result.pkl     what `train` returned, written by process 0
     error-<n>.txt  why process n gave up
     log.txt        what torchrun and the processes printed
 
-Imports no torch.
+Other hosts run `tasks.training.join`. Their processes get the job from process 0. Imports no torch.
 """
 
 import json
-import os
 import pickle
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-import psutil
-
-from tasks.engines.reaper import watch
 from tasks.training.job import OnStep, TrainingJob
 from tasks.training.records import StepRecord, TrainingError, TrainingResult
+from tasks.training.torchrun import (
+    RENDEZVOUS,
+    Rendezvous,
+    rendezvous,
+    running,
+    torchrun_command,
+)
 
-JOB, STEPS, RESULT, LOG = "job.pkl", "steps.jsonl", "result.pkl", "log.txt"
+JOB, MET, STEPS, RESULT, LOG = "job.pkl", "met", "steps.jsonl", "result.pkl", "log.txt"
 POLL_SECONDS = 0.2
 LOG_LINES = 20  # of the log, in an error
-ROOT = Path(__file__).parents[2]
 
 
 def train_in_processes(job: TrainingJob, on_step: OnStep) -> TrainingResult:
     """`trainer.train` in several processes, which end with this one, however it ends; `on_step` is called in this one.
 
     Raises:
-        TrainingError: as `train`; or a process died, with the end of the log.
+        TrainingError: as `train`; or the hosts did not meet, or a process died, with the end of the log.
     """
-    processes = job.trainer.processes
+    place = _meeting_here() if job.trainer.hosts > 1 else None
     with tempfile.TemporaryDirectory(prefix="nlac-train-") as name:
         folder = Path(name)
         (folder / JOB).write_bytes(pickle.dumps(job))
-        command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}",
-            "-m", "tasks.training.worker", str(folder),
-        ]  # fmt: skip
-        with (folder / LOG).open("wb") as log:
-            torchrun = subprocess.Popen(
-                command, env=_environment(processes), stdout=log, stderr=subprocess.STDOUT
-            )
-            reaper = watch([psutil.Process(torchrun.pid)])
-            try:
-                told = 0
-                while (code := torchrun.poll()) is None:
-                    time.sleep(POLL_SECONDS)
-                    told = _tell(folder / STEPS, told, on_step)
-                _tell(folder / STEPS, told, on_step)
-            finally:
-                if torchrun.poll() is None:
-                    torchrun.terminate()
-                    torchrun.wait()
-                assert reaper.stdin
-                reaper.stdin.close()
-                reaper.wait()
+        command = torchrun_command(job.trainer, place, str(folder))
+        with (folder / LOG).open("wb") as log, running(command, job.trainer, place, log) as torchrun:
+            told = 0
+            while (code := torchrun.poll()) is None:
+                time.sleep(POLL_SECONDS)
+                told = _tell(folder / STEPS, told, on_step)
+            _tell(folder / STEPS, told, on_step)
         if code == 0:
             result: TrainingResult = pickle.loads((folder / RESULT).read_bytes())
             return result
         for refused in sorted(folder.glob("error-*.txt")):
             raise TrainingError(refused.read_text())
-        last = "\n".join((folder / LOG).read_text(errors="replace").splitlines()[-LOG_LINES:])
+        raise TrainingError(_why(job, place, code, folder))
+
+
+def _meeting_here() -> Rendezvous:
+    """Where hosts meet.
+
+    Raises:
+        TrainingError: not at this host.
+    """
+    place = rendezvous()
+    if not place.is_here:
         raise TrainingError(
-            f"torchrun ended with exit code {code}; trainer.processes: 1 trains in one process. Its last words:\n{last}"
+            f"{RENDEZVOUS} names {place.host}, and this stage runs on another host; have that host alone serve the "
+            "training pool (nlac up --serve)"
         )
+    return place
 
 
-def _environment(processes: int) -> dict[str, str]:
-    """This process's own, with the program on the path and the cores divided among the processes."""
-    threads = str(max(1, (os.cpu_count() or 1) // processes))
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return {
-        "OMP_NUM_THREADS": threads,
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-    }
+def _why(job: TrainingJob, place: Rendezvous | None, code: int, folder: Path) -> str:
+    """What a failure was that no process has told."""
+    log = (folder / LOG).read_text(errors="replace")
+    last = "\n".join(log.splitlines()[-LOG_LINES:])
+    if place is None:
+        return (
+            f"torchrun ended with exit code {code}; trainer.processes: 1 trains in one process. "
+            f"Its last words:\n{last}"
+        )
+    if not (folder / MET).exists() and "RendezvousTimeoutError" in log:
+        return (
+            f"trainer.hosts is {job.trainer.hosts}, and within {place.seconds} s not so many met at {place.shown}; run "
+            f"`nlac join-training` on each of the others, with the same {RENDEZVOUS}, and let them reach this host, or "
+            "lower trainer.hosts"
+        )
+    return (
+        f"a training over {job.trainer.hosts} hosts ended (torchrun's exit code {code}): a process has died here or on "
+        "another host, where `nlac join-training` has printed more. Run the stage again: it goes on from its "
+        f"checkpoint. The last words here:\n{last}"
+    )
 
 
 def _tell(path: Path, told: int, on_step: OnStep) -> int:

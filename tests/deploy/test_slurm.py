@@ -122,12 +122,11 @@ JOINING = {
 }
 
 
-@pytest.fixture
-def joined(checkout: Path) -> subprocess.Popen[str]:
+def joining(checkout: Path, **settings: str) -> subprocess.Popen[str]:
     """A job of workers on one node, whose stack is up and holds its lock until there is a file `end`."""
     waits = 'until [ -e "$NLAC_HOME/end" ]; do sleep 0.1; done'
     lines = (
-        'case $1 in down) touch "$NLAC_HOME/end"; exit;; esac',
+        'case $1 in down) touch "$NLAC_HOME/end"; exit;; join-training) exec sleep 600;; esac',
         'echo "$NLAC_STACK_DIR $NLAC_MIRROR" > "$NLAC_HOME/folders"',
         'mkdir -p "$NLAC_STACK_DIR"',
         f"flock \"$NLAC_STACK_DIR/lock\" bash -c '{waits}' &",
@@ -136,9 +135,33 @@ def joined(checkout: Path) -> subprocess.Popen[str]:
     )
     with (checkout / ".venv" / "bin" / "nlac").open("a", encoding="utf-8") as command:
         command.write("\n".join(lines) + "\n")
-    job = started("workers.sbatch", checkout, **JOINING, TMPDIR=str(checkout / "tmp"))
+    job = started("workers.sbatch", checkout, **JOINING, **settings, TMPDIR=str(checkout / "tmp"))
     wait_until(lambda: (checkout / "ready").exists(), 60, "the stack of the node")
     return job
+
+
+@pytest.fixture
+def joined(checkout: Path) -> subprocess.Popen[str]:
+    return joining(checkout)
+
+
+TOGETHER = {"NLAC_TRAINING": "mine.yaml", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}
+
+
+def test_nodes_that_train_together_join_the_first_one(checkout: Path) -> None:
+    job = joining(checkout, **TOGETHER, SLURM_NODEID="1")
+    joins = "nlac join-training --config mine.yaml"
+    wait_until(lambda: joins in calls(checkout), 60, "the node that lends itself")
+    job.terminate()
+    job.communicate(timeout=60)  # the output ends when no process holds it any more
+    assert calls(checkout) == ["nlac up --join http://head:4217 --serve inference", joins, "nlac down"]
+
+
+def test_the_first_of_nodes_that_train_together_runs_the_stages(checkout: Path) -> None:
+    job = joining(checkout, **TOGETHER, SLURM_NODEID="0")
+    job.terminate()
+    job.communicate(timeout=60)
+    assert calls(checkout) == ["nlac up --join http://head:4217", "nlac down"]
 
 
 def test_a_node_joins_the_server_with_folders_of_its_own_and_its_task_ends_with_its_stack(

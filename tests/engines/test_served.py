@@ -18,7 +18,8 @@ import pytest
 from tasks.chat.messages import Message
 from tasks.engines.backends import build_engine
 from tasks.engines.protocol import Adapter, Completion, Engine, EngineDied, Request, Sampling
-from tasks.engines.vllm.servers import Server, put_to_sleep, read_server, server_dir
+from tasks.engines.vllm.server_records import Server, read_server, server_dir
+from tasks.engines.vllm.servers import put_to_sleep
 from tests.support.own_server import OwnServer
 from tests.support.processes import all_end
 

@@ -16,7 +16,7 @@ from schemas.load import PROJECT_ROOT
 from storage.guard import SECRET, RequireSecret
 from tasks.chat.messages import RequestError
 from tasks.engines.reaper import start_ticks, watch
-from tasks.engines.vllm import leases, servers
+from tasks.engines.vllm import leases, server_records, servers
 from tasks.engines.vllm.server_supervisor import _healthy
 from tasks.ports import free_port
 from tests.support.local_http import answering
@@ -40,15 +40,15 @@ class Kept:
         words = [word.format(port=port) for word in command or default]
         servers.launch(self.folder, port, seconds, words, ENVIRONMENT, sleeps=False)
 
-    def wait_answers(self) -> servers.Server:
+    def wait_answers(self) -> server_records.Server:
         """The server, once it answers."""
 
         def ready() -> bool:
-            server = servers.read_server(self.folder)
+            server = server_records.read_server(self.folder)
             return server is not None and server.state == "ready"
 
         wait_until(ready, 60, "the server's first answer")
-        server = servers.read_server(self.folder)
+        server = server_records.read_server(self.folder)
         assert server is not None
         return server
 
@@ -65,7 +65,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     yield server
     for lease in leases.live(server.folder):
         lease.unlink()
-    if running := servers.read_server(server.folder):
+    if running := server_records.read_server(server.folder):
         all_end([psutil.Process(running.supervisor)], 15)
 
 
@@ -135,7 +135,7 @@ def test_our_own_servers_are_never_asked_through_a_proxy(monkeypatch: pytest.Mon
             monkeypatch.setenv(name, proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
-        running = servers.Server(
+        running = server_records.Server(
             supervisor=1, identity="", port=server.port, key="", state="ready", sleeps=False, started=0.0
         )
         assert servers.answers(running) and _healthy(server.port)
@@ -181,13 +181,15 @@ def test_vllm_is_started_behind_the_guard_with_the_key_in_its_environment_alone(
         environment: dict[str, str],
         *,
         sleeps: bool,
+        weights: str,
     ) -> None:
+        assert weights == "", "adapters come and go"
         started.append((command, environment))
 
     monkeypatch.setattr(servers, "launch", launched)
     section = EngineSection(backend="openai", serve=ServeSection())
     for _ in range(2):
-        servers._start(section, ModelSection(name=str(tiny_checkpoint)), tmp_path, tmp_path)
+        servers._start(section, ModelSection(name=str(tiny_checkpoint)), tmp_path, tmp_path, None)
     (command, environment), (_, second) = started
     assert command[command.index("--middleware") + 1] == f"{RequireSecret.__module__}.RequireSecret"
     assert len(environment[SECRET]) >= 32 and environment[SECRET] != second[SECRET]
@@ -206,7 +208,7 @@ def test_a_server_ends_when_its_owner_is_killed(kept: Kept, owner: subprocess.Po
     owner.send_signal(signal.SIGKILL)
     owner.wait()
     assert all_end(processes, 15)
-    assert servers.read_server(kept.folder) is None
+    assert server_records.read_server(kept.folder) is None
 
 
 def test_a_server_outlives_one_of_two_who_want_it(kept: Kept, owner: subprocess.Popen[bytes]) -> None:
@@ -239,7 +241,7 @@ def test_a_server_that_stops_answering_is_ended_and_its_log_says_so(
     assert all(process.is_running() for process in processes)
     processes[1].send_signal(signal.SIGSTOP)
     assert all_end(processes, 40)  # SIGTERM does not reach what is stopped
-    assert servers.read_server(kept.folder) is None
+    assert server_records.read_server(kept.folder) is None
     assert "no answer to /health in 2 s" in servers.last_error(kept.folder)
 
 
@@ -249,7 +251,7 @@ def test_a_killed_supervisor_takes_its_server_along(kept: Kept) -> None:
     processes = kept.wait_ready()
     processes[0].send_signal(signal.SIGKILL)
     assert all_end(processes, 15)
-    assert servers.read_server(kept.folder) is None
+    assert server_records.read_server(kept.folder) is None
 
 
 def test_a_server_that_dies_is_no_longer_found(kept: Kept) -> None:
@@ -258,14 +260,16 @@ def test_a_server_that_dies_is_no_longer_found(kept: Kept) -> None:
     processes = kept.wait_ready()
     processes[1].send_signal(signal.SIGKILL)
     assert all_end(processes, 15)
-    assert servers.read_server(kept.folder) is None
+    assert server_records.read_server(kept.folder) is None
 
 
 def test_a_server_that_does_not_answer_in_time_is_given_up_and_says_why(kept: Kept) -> None:
     leases.hold(kept.folder, "stage")
     silent = "import time; print('ValueError: no room', flush=True); time.sleep(600)"
     kept.start(seconds=1.0, command=[sys.executable, "-c", silent])
-    wait_until(lambda: servers.read_server(kept.folder) is None, 60, "the end of a server that is silent")
+    wait_until(
+        lambda: server_records.read_server(kept.folder) is None, 60, "the end of a server that is silent"
+    )
     assert servers.last_error(kept.folder) == "ValueError: no room"
 
 
@@ -275,7 +279,7 @@ def test_the_stack_keeps_the_servers_of_the_last_iteration_and_lets_go_of_others
     (tmp_path / "config.json").write_text("{}")
     model = ModelSection(name=str(tmp_path))
     small, large = (EngineSection(backend="openai", serve=ServeSection(), max_batch=size) for size in (2, 4))
-    first, second = (servers.server_dir(section, model, tmp_path) for section in (small, large))
+    first, second = (server_records.server_dir(section, model, tmp_path) for section in (small, large))
     assert first != second
 
     def held(folder: Path) -> list[str]:

@@ -1,7 +1,6 @@
 """vLLM's processes end with their owner, also when it is killed; and it serves full checkpoints."""
 
 import asyncio
-import shutil
 import signal
 import subprocess
 import sys
@@ -9,12 +8,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from schemas.config import EngineSection, ModelSection
+from schemas.config import EngineSection, ModelSection, ServeSection
 from tasks.chat.messages import Message
+from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
 from tasks.engines.backends import build_engine
 from tasks.engines.protocol import Adapter, Engine, EngineDied, Request, Sampling, ScoreRequest
 from tasks.engines.reaper import watch
+from tasks.engines.vllm.servers import serving
 from tests.support.processes import all_end
 
 OWNER = """
@@ -64,25 +67,72 @@ def test_a_killed_owner_leaves_no_process_behind(real_model: Path, tmp_path: Pat
     assert all_end(below, 10)
 
 
+def full_weights(folder: Path, tokenizer_of: Path) -> tuple[ModelSection, Adapter]:
+    """A tiny model, and another version of all its weights, as training leaves it: without a tokenizer."""
+    made: list[Path] = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        config = LlamaConfig(
+            vocab_size=len(load_chat_tokenizer(tokenizer_of).tokenizer), hidden_size=128, intermediate_size=256,
+            num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
+            initializer_range=0.2,
+        )  # fmt: skip
+        made.append(folder / str(seed))
+        LlamaForCausalLM(config).save_pretrained(made[-1])
+    load_chat_tokenizer(tokenizer_of).tokenizer.save_pretrained(made[0])
+    model = ModelSection(name=str(made[0]), dtype="float32", context_length=256, train="full")
+    return model, Adapter("policy@00000", made[1], "d" * 64)
+
+
+def by_hand(weights: Path, chat: ChatTokenizer, request: ScoreRequest) -> list[float]:
+    """The scores of a request's only segment, computed by transformers."""
+    prompt = chat.prompt_ids(request.messages)
+    (segment,) = chat.segment_ids(request.segments)
+    model = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
+    with torch.no_grad():
+        logprobs = model(torch.tensor([[*prompt, *segment]])).logits[0].log_softmax(-1)
+    return [logprobs[len(prompt) - 1 + i, token].item() for i, token in enumerate(segment)]
+
+
+def cores() -> list[int]:
+    """vLLM's engines that hold weights."""
+    below = psutil.Process().children(recursive=True)
+    return [p.pid for p in below if "EngineCore" in " ".join(p.cmdline())]
+
+
 @pytest.mark.long
 @pytest.mark.vllm
-def test_a_full_checkpoint_is_played_without_a_tokenizer_beside_it(real_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["in process", "served"])
+def test_versions_of_full_weights_play_in_turn_each_with_its_own_and_none_beside_another(
+    real_model: Path, tmp_path: Path, way: str
+) -> None:
     pytest.importorskip("vllm")
-    trained = tmp_path / "adapter"
-    trained.mkdir()
-    for file in ("config.json", "generation_config.json", "model.safetensors"):
-        shutil.copy(real_model / file, trained)
-    question = (Message(role="user", content="Name a number."),)
+    model, version = full_weights(tmp_path, real_model)
+    serve = ServeSection() if way == "served" else None
+    section = EngineSection(backend="openai" if serve else "vllm", max_batch=2, serve=serve)
+    asked = [
+        ScoreRequest((Message(role="user", content="Name a number."),), ("Seven is one.",), adapter)
+        for adapter in (version, None)
+    ]
 
-    async def play() -> str:
-        model = ModelSection(name=str(real_model), dtype="bfloat16", context_length=256, train="full")
-        engine = build_engine(EngineSection(backend="vllm", max_batch=2), model, tmp_path)
-        adapter = Adapter("policy@00000", trained, "digest")
-        answer = await engine.generate(Request(question, Sampling(temperature=0.0, max_tokens=6), adapter))
-        await engine.close()
-        return answer.text
+    async def play() -> list[list[float]]:
+        engine = build_engine(section, model, tmp_path)
+        try:
+            first = await engine.score(asked[0])
+            before = cores()
+            second = await engine.score(asked[1])
+            if way == "in process":
+                assert len(before) == len(cores()) == 1 and before != cores()
+            return [list(scores.segments[0]) for scores in (first, second)]
+        finally:
+            await engine.close()
 
-    assert asyncio.run(play())
+    with serving([section], model, tmp_path):
+        trained, own = asyncio.run(play())
+    chat = load_chat_tokenizer(real_model)
+    for scores, weights, request in ((trained, version.path, asked[0]), (own, Path(model.name), asked[1])):
+        assert scores == pytest.approx(by_hand(weights, chat, request), abs=1e-3)
+    assert trained != pytest.approx(own, abs=0.1)
 
 
 async def dies_as_an_engine(engine: Engine) -> None:

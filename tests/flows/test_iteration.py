@@ -20,7 +20,7 @@ from flows.stack.environment import STACK_MARK
 from schemas.load import PROJECT_ROOT, load_config
 from tasks.algorithms import ALGORITHMS
 from tasks.engines.vllm import leases
-from tasks.engines.vllm.servers import server_dir
+from tasks.engines.vllm.server_records import server_dir
 from tasks.pipeline.iterations import frozen_config
 from tests.support.stack import LocalStack
 from tests.support.waiting import wait_until

@@ -18,7 +18,7 @@ import flows.stack.supervisor
 from flows.stack.processes import become_subreaper
 from tasks.ports import free_port
 from tasks.engines.vllm import leases
-from tasks.engines.vllm import servers
+from tasks.engines.vllm import server_records, servers
 
 root, helper, way = Path(sys.argv[1]), *sys.argv[2:]
 flows.stack.supervisor.ORPHAN_GRACE_SECONDS = 0.5
@@ -32,11 +32,11 @@ lost = int(subprocess.run([sys.executable, "-c", orphan], stdout=subprocess.PIPE
 command = [sys.executable, helper, str(port), str(folder / "pids")]
 servers.launch(folder, port, 60, command, {**os.environ, "NLAC_STACK": str(root)}, sleeps=False)
 deadline = time.monotonic() + 60
-server = servers.read_server(folder)
+server = server_records.read_server(folder)
 while (Path(f"/proc/{lost}").exists() or server.state != "ready") and time.monotonic() < deadline:
     supervisor.reap_orphans()
     time.sleep(0.1)
-    server = servers.read_server(folder)
+    server = server_records.read_server(folder)
 print(server.supervisor if server else 0, Path(f"/proc/{lost}").exists(), flush=True)
 if way == "killed":
     os.kill(os.getpid(), 9)

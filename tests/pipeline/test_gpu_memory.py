@@ -151,3 +151,11 @@ def test_idle_gpus_are_told() -> None:
     options = {**engine.options, "data_parallel_size": 4}
     config = changed("qwen2.5-7b-math.yaml", engines={"local": {**engine.model_dump(), "options": options}})
     assert "4 GPUs idle: raise engines.local.options.data_parallel_size" in estimated(config)["local"].remedy
+
+
+def test_weights_that_one_host_does_not_hold_in_training_fit_several() -> None:
+    full = {"train": "full", "context_length": 8192}
+    alone = estimated(changed("qwq-32b-math.yaml", model=full))["training"]
+    together = estimated(changed("qwq-32b-math.yaml", model=full, trainer={"hosts": 4}))["training"]
+    assert not alone.fits and "raise trainer.hosts" in alone.remedy
+    assert together.fits and together.gpus == 8

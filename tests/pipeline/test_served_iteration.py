@@ -11,7 +11,8 @@ import pytest
 
 from schemas.config import Config
 from storage.store import Store
-from tasks.engines.vllm.servers import servers, serving
+from tasks.engines.vllm.server_records import servers
+from tasks.engines.vllm.servers import serving
 from tasks.pipeline.iterations import run_iteration, run_stages
 from tasks.runtime.stage import StageFailed
 from tests.support.waiting import wait_until

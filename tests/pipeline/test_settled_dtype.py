@@ -8,7 +8,7 @@ import pytest
 from schemas.config import Config
 from storage.store import Store
 from tasks.engines.dtype import Choice, Dtype
-from tasks.engines.vllm.servers import server_dir
+from tasks.engines.vllm.server_records import server_dir
 from tasks.export.policy import find_policy
 from tasks.pipeline.decision import decide
 from tasks.pipeline.iterations import begin_iteration, finish_iteration, frozen_config, settle

@@ -279,6 +279,45 @@ def test_a_role_is_refused_an_engine_that_cannot_hold_a_format(tmp_path: Path) -
         check_config(config, tmp_path)
 
 
+WHOLE = {"model": {"train": "full"}, "roles": {"all": {"engine": "first"}}}
+SPEAKS = {"name": "twenty_questions", "model": {"engine": "first"}}
+"""An environment that a model answers, here the model in training."""
+
+
+@pytest.mark.parametrize("way", [{"backend": "vllm"}, {"backend": "openai", "serve": {}}])
+def test_full_weights_in_vllm_have_one_engine_and_no_environment_asks_it(
+    tmp_path: Path, way: dict[str, object]
+) -> None:
+    def check(**changes: object) -> None:
+        config = Config.model_validate({**WHOLE, "engines": {"first": way, "second": {}}, **changes})
+        check_config(config, tmp_path, elsewhere=True)
+
+    check()
+    roles = {"all": {"engine": "first"}, "refine": {"engine": "second"}}
+    with pytest.raises(
+        ConfigError, match=r"engines\.first, engines\.second: with model\.train full each holds"
+    ):
+        check(roles=roles)
+    check(roles=roles, model={"train": "lora"})
+    with pytest.raises(ConfigError, match=r"environment\.model\.engine: .* 'first' would start vLLM anew"):
+        check(environment=SPEAKS)
+    check(environment=SPEAKS, model={"train": "lora"})
+
+
+def test_hosts_that_train_together_need_a_place_to_meet_on_the_machine_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NLAC_RENDEZVOUS", raising=False)
+    config = Config.model_validate({"trainer": {"hosts": 2, "shard": "fsdp"}})
+    check_config(config, tmp_path, elsewhere=True)
+    with pytest.raises(
+        ConfigError, match=r"trainer\.hosts: NLAC_RENDEZVOUS is 'not set'; set NLAC_RENDEZVOUS"
+    ):
+        check_config(config, tmp_path)
+    monkeypatch.setenv("NLAC_RENDEZVOUS", "127.0.0.1:29400")
+    check_config(config, tmp_path)
+
+
 def test_the_plan_names_every_stage_and_its_pool() -> None:
     rows = plan(Config())
     assert [r.stage for r in rows] == [

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import pytest
-
-from schemas.config import Config, EngineSection, ModelSection
-from tasks.engines.backends import EngineConfigError, check_engine, declared_capabilities
+from schemas.config import Config, EngineSection
+from tasks.engines.backends import declared_capabilities
 from tasks.pipeline.fingerprint_inputs import collect_fingerprint_inputs
 from tasks.pipeline.registry import STAGES
 from tasks.runtime.stage import Inputs
@@ -41,9 +39,3 @@ def test_engines_without_a_server_have_the_determinants_they_always_had() -> Non
 def test_it_declares_what_vllm_in_process_does() -> None:
     served = declared_capabilities(EngineSection(backend="openai", serve={}))  # type: ignore[arg-type]
     assert served == declared_capabilities(EngineSection(backend="vllm"))
-
-
-def test_full_checkpoints_are_refused() -> None:
-    section = EngineSection.model_validate({"backend": "openai", "serve": {}})
-    with pytest.raises(EngineConfigError, match=r"serve: .*set model.train to lora"):
-        check_engine(section, ModelSection(train="full"))

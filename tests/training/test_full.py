@@ -92,17 +92,23 @@ def test_a_break_with_carried_state_equals_no_break(full: ModelSection, tmp_path
             torch.testing.assert_close(apart[name], value, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 def test_an_engine_plays_the_trained_weights_without_a_tokenizer_beside_them(
-    full: ModelSection, chat: ChatTokenizer, tmp_path: Path
+    full: ModelSection, chat: ChatTokenizer, tmp_path: Path, in_place: bool
 ) -> None:
+    """On a GPU in the place of the model's own, which come back when they are asked for."""
     run(full, tmp_path)
     folder = tmp_path / "adapter"
-    pool = AdapterPool(load_model(full.name, None, torch.float32, "cpu", "sdpa"), merge=False)
+    base = load_model(full.name, None, torch.float32, "cpu", "sdpa")
+    pool = AdapterPool(base, merge=False, in_place=in_place)
     row = encode(CRITICS[1], chat, 256)
-    with pool.under(Adapter("policy@00000", folder, adapter_digest(folder))) as model, torch.no_grad():
-        played = by_hand(model, row)
-    expected = by_hand(AutoModelForCausalLM.from_pretrained(folder), row)
-    torch.testing.assert_close(played, expected, rtol=1e-4, atol=1e-5)
+    trained = Adapter("policy@00000", folder, adapter_digest(folder))
+    for asked, weights in ((trained, folder), (None, Path(full.name)), (trained, folder)):
+        with pool.under(asked) as model, torch.inference_mode():
+            played = by_hand(model, row)
+            assert (model is base) == (in_place or asked is None)
+        expected = by_hand(AutoModelForCausalLM.from_pretrained(weights), row)
+        torch.testing.assert_close(played, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_digest_of_a_checkpoint_is_of_its_weights_and_configuration(

@@ -72,10 +72,14 @@ class AdapterPool:
         base: the model without an adapter.
         merge: merge adapters into copies of the weights, which compute as fast as the base (the last COPIES are kept).
             Otherwise LoRA layers stay beside the weights (the last ADAPTERS are kept).
+        in_place: put full checkpoints in the place of the base's weights, which host memory keeps meanwhile. Otherwise
+            each has a copy beside them, of which the last COPIES are kept.
     """
 
-    def __init__(self, base: PreTrainedModel, *, merge: bool) -> None:
-        self._base, self._merge = base, merge
+    def __init__(self, base: PreTrainedModel, *, merge: bool, in_place: bool = False) -> None:
+        self._base, self._merge, self._in_place = base, merge, in_place
+        self._own: dict[str, torch.Tensor] = {}  # the base's weights, once others have been in their place
+        self._placed: str | None = None  # digest of those that are
         pack(base)
         self._peft: PeftModel | None = None
         self._loaded: OrderedDict[str, None] = OrderedDict()
@@ -88,15 +92,33 @@ class AdapterPool:
         Raises:
             RequestError: the adapter can't be loaded.
         """
+        if self._in_place and (adapter is None or not adapter.is_lora):
+            self._place(adapter)
         if adapter is None and self._peft is not None:
             with self._peft.disable_adapter():
                 yield self._base
-        elif adapter is None:
+        elif adapter is None or (self._in_place and not adapter.is_lora):
             yield self._base
         elif self._merge or not adapter.is_lora:
             yield self._copy(adapter)
         else:
             yield self._beside(adapter)
+
+    def _place(self, checkpoint: Adapter | None) -> None:
+        """Have the base hold a full checkpoint's weights, or its own."""
+        digest = checkpoint.digest if checkpoint else None
+        if digest == self._placed:
+            return
+        self._own = self._own or {
+            name: value.to("cpu", copy=True) for name, value in self._base.state_dict().items()
+        }
+        weights = self._own if checkpoint is None else self._read(checkpoint, "cpu").state_dict()
+        self._base.load_state_dict(weights)
+        self._placed = digest
+
+    def _read(self, checkpoint: Adapter, device: str) -> PreTrainedModel:
+        attention = self._base.config._attn_implementation
+        return load_model(checkpoint.path, None, self._base.dtype, device, attention)
 
     def _copy(self, adapter: Adapter) -> PreTrainedModel:
         if adapter.digest in self._copies:
@@ -109,8 +131,7 @@ class AdapterPool:
                 peft = PeftModel.from_pretrained(copy.deepcopy(self._base), str(adapter.path))
                 model: PreTrainedModel = peft.merge_and_unload()
         else:
-            attention = self._base.config._attn_implementation
-            model = load_model(adapter.path, None, self._base.dtype, str(self._base.device), attention)
+            model = self._read(adapter, str(self._base.device))
         pack(model)
         self._copies[adapter.digest] = model
         return model

@@ -1,5 +1,8 @@
 """vLLM in the stage's process, with its own continuous batching and LoRA adapters per request.
 
+LoRA adapters lie beside the weights. Merged adapters and full checkpoints replace them: each begins once the engine of
+the one before has ended, so that two versions of the weights never stand side by side.
+
 vLLM is not bitwise repeatable: the rounding of a request depends on the other requests in its batch.
 """
 
@@ -9,9 +12,12 @@ import asyncio
 import os
 import shutil
 import subprocess
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import RequestError
@@ -30,9 +36,12 @@ from tasks.engines.protocol import (
 )
 from tasks.engines.reaper import descendants, watch
 from tasks.engines.vllm.settings import engine_arguments, private_variables, read_completion
+from tasks.engines.vllm.turns import Turns
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
+
+END_SECONDS = 60.0  # for killed processes to be gone
 
 
 class VllmEngine:
@@ -40,9 +49,8 @@ class VllmEngine:
 
     Args:
         section: `options` are arguments of vLLM's engine (tensor_parallel_size, gpu_memory_utilization ...). With
-            `merge_adapters` each adapter version is merged into a checkpoint with a vLLM engine of its own: on CPU
-            several times faster than LoRA, but each costs a start and a copy of the weights. Full checkpoints
-            (`model.train: full`) always have an engine of their own.
+            `merge_adapters` each adapter version is merged into a checkpoint: on CPU several times faster than LoRA.
+            Merged adapters and full checkpoints (`model.train: full`) take turns, and each turn costs a start.
         model: weights, dtype, context length, LoRA rank.
         cache_dir: for vLLM's caches and merged checkpoints.
 
@@ -57,13 +65,15 @@ class VllmEngine:
         self._section, self._model, self._cache_dir = section, model, cache_dir
         self._path = resolve_model(model)
         self._tokenizer: ChatTokenizer = load_chat_tokenizer(self._path, model.revision)
-        self._served: dict[str, Any] = {}  # by digest of a checkpoint; "": the base, with LoRA
-        self._reapers: list[subprocess.Popen[bytes]] = []
+        self._engine: Any = None
+        self._processes: set[psutil.Process] = set()  # of the engine
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self._turns = Turns(self._load)
         self._lora_ids: dict[str, int] = {}
         self._request_ids = count()
         self._closed = False
         if self._beside:
-            self._serve("", str(self._path))
+            self._serve(str(self._path))
 
     async def generate(self, request: Request) -> Completion:
         """As the protocol."""
@@ -114,11 +124,7 @@ class VllmEngine:
     async def close(self) -> None:
         """As the protocol; ends vLLM's processes."""
         self._closed = True
-        while self._served:
-            _, served = self._served.popitem()
-            await asyncio.to_thread(served.shutdown)
-        while self._reapers:
-            await asyncio.to_thread(self._reapers.pop().communicate)
+        await asyncio.to_thread(self._end)
 
     async def _run(self, prompt: list[int], params: Any, adapter: Adapter | None) -> RequestOutput:
         from vllm.inputs import TokensPrompt
@@ -127,23 +133,24 @@ class VllmEngine:
 
         if self._closed:
             raise RequestError("the engine is closed")
-        lora, key = None, ""
-        if adapter is not None and (self._section.merge_adapters or not adapter.is_lora):
-            key = adapter.digest
-        elif adapter is not None:
+        lora = None
+        if adapter is not None and self._beside:
+            if not adapter.is_lora:
+                raise RequestError(
+                    f"{adapter.path} holds a full checkpoint, and model.train is lora; set model.train back to full"
+                )
             number = self._lora_ids.setdefault(adapter.digest, len(self._lora_ids) + 1)
             lora = LoRARequest(adapter.digest, number, str(adapter.path))
         outputs: list[RequestOutput] = []
         try:
-            if key not in self._served:
-                base = self._path
-                weights = merged_checkpoint(base, self._model, adapter, self._cache_dir) if adapter else base
-                self._serve(key, str(weights))
-            request_id = str(next(self._request_ids))
-            stream = self._served[key].generate(
-                TokensPrompt(prompt_token_ids=prompt), params, request_id, lora_request=lora
-            )
-            outputs = [output async for output in stream]
+            async with nullcontext() if self._beside else self._turns.under(adapter):
+                stream = self._engine.generate(
+                    TokensPrompt(prompt_token_ids=prompt),
+                    params,
+                    str(next(self._request_ids)),
+                    lora_request=lora,
+                )
+                outputs = [output async for output in stream]
         except (RequestError, EngineDied):
             raise
         except EngineDeadError as error:
@@ -161,18 +168,48 @@ class VllmEngine:
             raise RequestError("vLLM gave no output for this request")
         return outputs[-1]
 
-    def _serve(self, key: str, path: str) -> None:
+    async def _load(self, adapter: Adapter | None) -> None:
+        """Have an engine with an adapter's weights merged in, or a full checkpoint's, in place of the one before."""
+        await asyncio.to_thread(self._end)
+        if self._closed:
+            raise RequestError("the engine is closed")
+        base = self._path
+        self._serve(str(merged_checkpoint(base, self._model, adapter, self._cache_dir) if adapter else base))
+
+    def _serve(self, path: str) -> None:
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
         arguments = engine_arguments(self._section, self._model, self._path, path, lora=self._beside)
         before = descendants()
         try:
-            self._served[key] = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+            self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise EngineDied(f"vLLM does not start (its own log above says more): {reason}") from error
-        self._reapers.append(watch(descendants() - before))
+        # Python's own tracker of shared memory stays for the next engine.
+        self._processes = {one for one in descendants() - before if not _runs(one, "resource_tracker")}
+        self._reaper = watch(self._processes)
+
+    def _end(self) -> None:
+        """End the engine; its processes, and so its memory, are gone then."""
+        engine, self._engine = self._engine, None
+        reaper, self._reaper = self._reaper, None
+        if engine is not None:
+            engine.shutdown()
+        if reaper is not None:
+            reaper.communicate()
+        _, alive = psutil.wait_procs(self._processes, timeout=END_SECONDS)
+        if alive:
+            pids = ", ".join(str(process.pid) for process in alive)
+            raise EngineDied(f"vLLM's engine of before does not end; end its processes: {pids}")
+
+
+def _runs(process: psutil.Process, what: str) -> bool:
+    try:
+        return what in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def merged_checkpoint(base: Path | str, model: ModelSection, adapter: Adapter, cache_dir: Path) -> Path:

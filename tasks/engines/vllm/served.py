@@ -1,4 +1,5 @@
-"""Client of a vLLM server that the program starts: the model in training, with adapters loaded at their first request.
+"""Client of a vLLM server that the program starts: the model in training, with adapters loaded at their first request,
+or with one full checkpoint after another, each in a server of its own.
 
 Prompts are rendered and tokenised here, not by the server, so they equal those of the in-process backends and of
 training token by token.
@@ -7,6 +8,8 @@ training token by token.
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +37,27 @@ from tasks.engines.protocol import (
     make_scores,
     pick_scores,
 )
-from tasks.engines.vllm.servers import acquire, answers, last_error, server_dir
+from tasks.engines.vllm.server_records import Server, server_dir
+from tasks.engines.vllm.servers import acquire, answers, last_error
 from tasks.engines.vllm.settings import read_completion
+from tasks.engines.vllm.turns import Turns
 
 REQUEST_SECONDS = 1800.0  # longer than any request, since max_batch bounds how many wait
 BASE = "base"  # the server's name for the model without an adapter
 
 
+@dataclass(frozen=True)
+class _Held:
+    """A server, this engine's lease on it, and the client that asks it."""
+
+    server: Server
+    lease: Path
+    client: AsyncOpenAI
+
+
 class ServedEngine:
-    """An engine over such a server. Starting a server takes half a minute.
+    """An engine over such a server. Starting a server takes half a minute. Full checkpoints take turns, and each turn
+    costs a start.
 
     Args:
         section: `serve`, and `options` as for vLLM in process.
@@ -55,21 +70,17 @@ class ServedEngine:
 
     def __init__(self, section: EngineSection, model: ModelSection, cache_dir: Path) -> None:
         self.capabilities = FULL_CAPABILITIES
-        self._model = model
+        self._section, self._model, self._cache_dir = section, model, cache_dir
         self._tokenizer = load_chat_tokenizer(resolve_model(model), model.revision)
         self._folder = server_dir(section, model, cache_dir)
-        self._server, self._lease = acquire(section, model, cache_dir)
-        self._client = AsyncOpenAI(
-            base_url=f"{self._server.root_url}/v1",
-            api_key=self._server.key,
-            timeout=REQUEST_SECONDS,
-            max_retries=2,  # the server may have closed a connection that was kept open
-            http_client=DefaultAsyncHttpxClient(trust_env=False),  # never through http_proxy
-        )
+        self._turns = Turns(self._change)
+        self._held: _Held | None = None
         self._concurrency = asyncio.Semaphore(section.max_batch)
         self._loading: dict[str, asyncio.Lock] = {}
         self._loaded: set[str] = set()
         self._closed = False
+        if model.train == "lora":
+            self._acquire(None)
 
     async def generate(self, request: Request) -> Completion:
         """As the protocol."""
@@ -135,20 +146,24 @@ class ServedEngine:
         except APIConnectionError:
             self._loaded.clear()  # the server has ended
         finally:
-            self._lease.unlink(missing_ok=True)
-            await self._client.close()
+            await self._let_go()
 
     async def _complete(self, adapter: Adapter | None, **fields: Any) -> dict[str, Any]:
         """The only choice of a completion, as the server sent it."""
         if self._closed:
             raise RequestError("the engine is closed")
+        full = self._model.train == "full"
+        if adapter is not None and adapter.is_lora == full:
+            raise RequestError(
+                f"{adapter.path} is not what model.train: {self._model.train} leaves; set model.train back"
+            )
         try:
-            async with self._concurrency:
-                name = await self._load(adapter)
+            async with self._turns.under(adapter) if full else nullcontext(), self._concurrency:
+                name = BASE if full else await self._load(adapter)
                 try:
                     answer = await self._client.completions.create(model=name, **fields)
                 except NotFoundError:
-                    if adapter is None:
+                    if name == BASE:
                         raise
                     self._loaded.discard(name)  # another stage has unloaded it
                     answer = await self._client.completions.create(model=await self._load(adapter), **fields)
@@ -160,14 +175,44 @@ class ServedEngine:
             raise RequestError("the engine is closed") from error
         return dict(answer.model_dump()["choices"][0])
 
+    async def _change(self, checkpoint: Adapter | None) -> None:
+        """Have a server with the weights of a full checkpoint, or with the model's own, in place of the one before."""
+        await self._let_go()
+        await asyncio.to_thread(self._acquire, checkpoint)
+        if self._closed:
+            await self._let_go()
+            raise RequestError("the engine is closed")
+
+    def _acquire(self, checkpoint: Adapter | None) -> None:
+        server, lease = acquire(self._section, self._model, self._cache_dir, checkpoint)
+        client = AsyncOpenAI(
+            base_url=f"{server.root_url}/v1",
+            api_key=server.key,
+            timeout=REQUEST_SECONDS,
+            max_retries=2,  # the server may have closed a connection that was kept open
+            http_client=DefaultAsyncHttpxClient(trust_env=False),  # never through http_proxy
+        )
+        self._held = _Held(server, lease, client)
+        if self._closed:  # meanwhile; nobody may await this call any more
+            lease.unlink(missing_ok=True)
+
+    async def _let_go(self) -> None:
+        """Give up the lease on the server, where there is one."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            held.lease.unlink(missing_ok=True)
+            await held.client.close()
+
+    @property
+    def _client(self) -> AsyncOpenAI:
+        if self._held is None:
+            raise RequestError("the engine is closed")
+        return self._held.client
+
     async def _load(self, adapter: Adapter | None) -> str:
         """The server's name for an adapter or the base model; loads an adapter at its first request."""
         if adapter is None:
             return BASE
-        if not adapter.is_lora:
-            raise RequestError(
-                f"{adapter.path} holds no LoRA adapter, and a server takes no other; use backend vllm"
-            )
         name = adapter.digest
         async with self._loading.setdefault(name, asyncio.Lock()):
             if name not in self._loaded:
@@ -186,15 +231,16 @@ class ServedEngine:
 
     async def _fault(self, error: OpenAIError) -> Exception:
         """A request's own error, or EngineDied when the server no longer answers."""
-        if self._closed:
+        if self._closed or self._held is None:
             return RequestError("the engine is closed")
+        server = self._held.server
         lost = isinstance(error, APIConnectionError) or (
             isinstance(error, APIStatusError) and error.status_code >= 500
         )
-        if not lost or (await asyncio.to_thread(answers, self._server)):
+        if not lost or (await asyncio.to_thread(answers, server)):
             return RequestError(f"the vLLM server refused or failed this request: {error}")
         return EngineDied(
-            f"the vLLM server at {self._server.root_url} has ended: {last_error(self._folder)}; its log is "
+            f"the vLLM server at {server.root_url} has ended: {last_error(self._folder)}; its log is "
             f"{self._folder / 'server.log'}. Run the stage again: it starts the server anew and goes on from the "
             "requests that were answered"
         )

@@ -1,7 +1,7 @@
 """The process that owns one vLLM server: it starts the server, records its state, and ends it without leases.
 
 `tasks.engines.vllm.servers` runs it as `python -m tasks.engines.vllm.server_supervisor FOLDER PORT SECONDS SILENCE
-SLEEPS COMMAND...`. It detaches from its parent, so a server outlives the stage that first needed it. It ends a
+SLEEPS WEIGHTS COMMAND...`. It detaches from its parent, so a server outlives the stage that first needed it. It ends a
 server that stops answering, so that the stage fails at once rather than when its requests time out. If the supervisor
 is killed, the kernel ends the server, and `tasks.engines.reaper` what the server started.
 """
@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -57,10 +58,19 @@ class ServerSupervisor:
         seconds: time limit of the start.
         silence: seconds without an answer to /health after which a started server is ended.
         sleeps: whether training stages put the server to sleep; only recorded here.
+        weights: that it serves and no others; empty: adapters come and go. Only recorded here.
     """
 
-    def __init__(self, folder: Path, port: int, seconds: float, silence: float, sleeps: bool) -> None:
-        self.folder, self.port, self.seconds, self.sleeps = folder, port, seconds, sleeps
+    def __init__(
+        self, folder: Path, port: int, seconds: float, silence: float, sleeps: bool, weights: str
+    ) -> None:
+        self.folder, self.port, self.seconds, self.sleeps, self.weights = (
+            folder,
+            port,
+            seconds,
+            sleeps,
+            weights,
+        )
         self.silence, self.answered, self.checked = silence, 0.0, 0.0
         self.stopping = Event()
         self.began, self.clock = time.time(), time.monotonic()
@@ -74,6 +84,8 @@ class ServerSupervisor:
             "key": os.environ.get(SECRET, ""),
             "state": state,
             "sleeps": self.sleeps,
+            "weights": self.weights,
+            "processes": sorted(_identities(descendants())),
             "started": self.began,
         }
         replace_text(self.folder / "server.json", json.dumps(content, indent=1) + "\n")
@@ -111,10 +123,12 @@ class ServerSupervisor:
                 if self._unleased():
                     return
         finally:
-            self.withdraw()
+            with suppress(OSError):  # its folder may be gone
+                self.record("ending")
             _end(server)
             if reaper is not None:
                 reaper.communicate()
+            self.withdraw()
 
     def _ready(self) -> None:
         self.record("ready")
@@ -165,6 +179,12 @@ def _end(server: subprocess.Popen[bytes]) -> None:
         psutil.wait_procs(left, timeout=1)
 
 
+def _identities(processes: Iterable[psutil.Process]) -> Iterator[str]:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            yield leases.identity(process.pid)
+
+
 def _below() -> list[psutil.Process]:
     """Processes that the server has left, including its orphans, which this process adopts."""
     found = []
@@ -179,12 +199,14 @@ def _below() -> list[psutil.Process]:
 
 def main() -> None:
     """Detach from the parent, then supervise the server."""
-    folder, port, seconds, silence, sleeps, *command = sys.argv[1:]
+    folder, port, seconds, silence, sleeps, weights, *command = sys.argv[1:]
     if os.fork():
         os._exit(0)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    supervisor = ServerSupervisor(Path(folder), int(port), float(seconds), float(silence), sleeps == "sleeps")
+    supervisor = ServerSupervisor(
+        Path(folder), int(port), float(seconds), float(silence), sleeps == "sleeps", weights
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.stopping.set())
     supervisor.run(command)

