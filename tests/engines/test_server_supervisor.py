@@ -254,6 +254,22 @@ def test_a_killed_supervisor_takes_its_server_along(kept: Kept) -> None:
     assert server_records.read_server(kept.folder) is None
 
 
+def test_what_a_killed_supervisor_left_is_ended_before_the_next_start(
+    kept: Kept, owner: subprocess.Popen[bytes]
+) -> None:
+    supervisor = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    left = server_records.Server(
+        supervisor=supervisor.pid, identity=leases.identity(supervisor.pid), port=1, key="", state="ending",
+        sleeps=False, processes=(leases.identity(owner.pid),), started=0.0,
+    )  # fmt: skip
+    supervisor.kill()
+    supervisor.wait()
+    kept.folder.mkdir(parents=True)
+    (kept.folder / "server.json").write_text(left.model_dump_json())
+    server_records.await_turn(kept.folder, "")
+    assert owner.wait(10) == -signal.SIGKILL
+
+
 def test_a_server_that_dies_is_no_longer_found(kept: Kept) -> None:
     leases.hold(kept.folder, "stage")
     kept.start()

@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -137,9 +138,14 @@ def end(server: Server) -> None:
 
 
 def _await_end(server: Server) -> None:
+    """Wait until nothing of a server is left; what a killed supervisor could not end is killed here."""
     deadline = time.monotonic() + END_SECONDS
     while left := [one for one in (server.identity, *server.processes) if leases.is_alive(one)]:
         if time.monotonic() > deadline:
             pids = ", ".join(one.partition("-")[0] for one in left)
             raise EngineDied(f"the vLLM server of before does not end; end its processes: {pids}")
+        if server.identity not in left:
+            for one in left:
+                with suppress(ProcessLookupError):
+                    os.kill(int(one.partition("-")[0]), signal.SIGKILL)
         time.sleep(POLL_SECONDS)
