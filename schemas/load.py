@@ -22,6 +22,11 @@ STARTED_IN = "NLAC_STARTED_IN"
 """Holds, in every process of a stack, the folder in which the person stood who started it. Workers run elsewhere."""
 
 
+def python_path(*before: Path) -> str:
+    """PYTHONPATH of a process that imports this program: folders before it, the program, and what is searched here."""
+    return os.pathsep.join(filter(None, [*map(str, before), str(PROJECT_ROOT), os.environ.get("PYTHONPATH")]))
+
+
 class ConfigError(Exception):
     """A configuration can't be used. The message has one line per problem, with the field and the remedy."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from flows.stack import control
 from flows.stack.environment import client_environment
-from schemas.load import PROJECT_ROOT
+from schemas.load import python_path
 from tasks.engines.models import model_cache
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def own_stack() -> Iterator[Path]:
     with TemporaryDirectory(prefix="nlac-benchmark-") as folder:
         root = Path(folder) / "data"
         os.environ["NLAC_MODEL_CACHE"] = str(model_cache())
-        os.environ["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(PROJECT_ROOT), os.environ.get("PYTHONPATH")])
-        )
+        os.environ["PYTHONPATH"] = python_path()
         running = control.up(root)
         try:
             os.environ.update(client_environment(root, running.api_url))

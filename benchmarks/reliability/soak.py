@@ -50,7 +50,7 @@ from benchmarks.reliability.tables import compare
 from benchmarks.reliability.victims import KINDS, MODEL_KINDS, own_processes, reap
 from benchmarks.reliability.ways import Deployed, InProcess
 from flows.stack.processes import become_subreaper
-from schemas.load import PROJECT_ROOT, dump_config
+from schemas.load import dump_config, python_path
 from storage.store import Store
 from storage.verify import survey, verify
 from tasks.imports import allow_imports
@@ -140,8 +140,7 @@ def _prepare(folder: Path) -> None:
     become_subreaper()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     allow_imports(["tests"])
-    searched = [str(STAND_IN), str(PROJECT_ROOT), os.environ.get("PYTHONPATH")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, searched))
+    os.environ["PYTHONPATH"] = python_path(STAND_IN)
     os.environ["OMP_NUM_THREADS"] = "1"  # sums of floats depend on how many threads share them
 
 

@@ -75,7 +75,8 @@ async def dispatch(deployment: str, parameters: dict[str, Any]) -> FlowRun:
 
 
 async def compute_here(stage: str, parameters: dict[str, Any]) -> FlowRun:
-    """Run a stage's flow as a child in this process, and wait for it.
+    """Run a stage's flow as a child in this thread, and so block its event loop: Prefect cancels a run by raising in
+    the main thread, and that must reach the stage (`flows.deployments.background`).
 
     Args:
         stage: its name.
@@ -87,7 +88,7 @@ async def compute_here(stage: str, parameters: dict[str, Any]) -> FlowRun:
     run, number = parameters["run"], parameters["iteration"]
     here = stage_flow(stage).with_options(flow_run_name=run_name(stage, run, number))
     with tags(*run_tags(stage, run, number)):
-        state: State = await asyncio.to_thread(here, **parameters, return_state=True)
+        state: State = here(**parameters, return_state=True)
     async with get_client() as client:
         child = await client.read_flow_run(cast(UUID, state.state_details.flow_run_id))
     return _completed(child, stage, parameters)

@@ -18,7 +18,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.flows import Flow
-from prefect.states import Cancelling
+from prefect.states import Cancelled, Cancelling
 
 PATIENCE_SECONDS = 60.0
 _UNFINISHED = [
@@ -47,8 +47,10 @@ async def end_children(flow: "Flow[..., object]", flow_run: FlowRun, state: Stat
             children = await children_of(client, flow_run.id, _UNFINISHED)
             if not children:
                 return
+            note = f"its parent '{flow_run.name}' is {(state.name or 'ended').lower()}"
             for child in children:
-                if child.state_type is not StateType.CANCELLING:
-                    note = f"its parent '{flow_run.name}' is {(state.name or 'ended').lower()}"
+                if child.deployment_id is None:  # it ran in the process of its parent
+                    await client.set_flow_run_state(child.id, Cancelled(message=note), force=True)
+                elif child.state_type is not StateType.CANCELLING:
                     await client.set_flow_run_state(child.id, Cancelling(message=note))
             await asyncio.sleep(0.5)

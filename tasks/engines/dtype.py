@@ -25,7 +25,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas.config import ModelSection
-from schemas.load import PROJECT_ROOT
+from schemas.load import python_path
 from tasks.engines.models import ModelError, check_model, model_cache, model_digest, resolve_model
 
 Dtype = Literal["float32", "bfloat16"]
@@ -157,10 +157,9 @@ def _seconds(width: int, inner: int) -> dict[Dtype, float]:
 
 def _probe_apart(model: ModelSection) -> Choice:
     """`probe` in a process of its own."""
-    paths = [str(PROJECT_ROOT), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, "-m", "tasks.engines.dtype", model.model_dump_json()],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)},
+        env={**os.environ, "PYTHONPATH": python_path()},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:

@@ -12,18 +12,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 import psutil
 
 from schemas.config import TrainerSection
+from schemas.load import python_path
 from tasks.engines.reaper import watch
 from tasks.training.records import TrainingError
 
 RENDEZVOUS = "NLAC_RENDEZVOUS"
 MEET_SECONDS = 600
-ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -136,13 +135,12 @@ def running(
 def _environment(processes: int, place: Rendezvous | None) -> dict[str, str]:
     """This process's own, with the program on the path, the cores divided among the processes, and gloo on the network
     in which the hosts meet: by itself it takes that of the host's name, which may be the loopback."""
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     network = {} if place is None else {"GLOO_SOCKET_IFNAME": _interface(place.own)}
     return {
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // processes)),
         **network,
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "PYTHONPATH": python_path(),
     }
 
 

@@ -6,8 +6,10 @@ What stands for vLLM locks a file that stands for the GPU. A second server, or w
 import asyncio
 import os
 import signal
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +44,11 @@ class Place:
     @property
     def folder(self) -> Path:
         return server_dir(self.section, self.model, self.cache_dir)
+
+    def run(self, check: Coroutine[Any, Any, None], *more: EngineSection) -> None:
+        """Run a test's coroutine as an iteration runs its stages."""
+        with serving([self.section, *more], self.model, self.cache_dir):
+            asyncio.run(check)
 
     def starts(self) -> int:
         return len((self.folder / "starts.jsonl").read_text().splitlines())
@@ -85,8 +92,7 @@ def test_versions_are_served_in_turn_each_once_for_all_who_ask(place: Place) -> 
         assert place.starts() == 3, "the last one is there still"
         await engine.close()
 
-    with serving([place.section], place.model, place.cache_dir):
-        asyncio.run(check())
+    place.run(check())
 
 
 def test_a_server_in_use_is_left_alone_until_its_stage_is_done(place: Place) -> None:
@@ -102,8 +108,7 @@ def test_a_server_in_use_is_left_alone_until_its_stage_is_done(place: Place) -> 
         assert await waiting
         await other.close()
 
-    with serving([place.section], place.model, place.cache_dir):
-        asyncio.run(check())
+    place.run(check())
 
 
 def test_a_stage_that_gives_up_during_a_start_keeps_nobody_from_theirs(place: Place) -> None:
@@ -118,8 +123,7 @@ def test_a_stage_that_gives_up_during_a_start_keeps_nobody_from_theirs(place: Pl
         assert await say(other, b)
         await other.close()
 
-    with serving([place.section], place.model, place.cache_dir):
-        asyncio.run(check())
+    place.run(check())
 
 
 def test_a_server_of_another_configuration_ends_first(place: Place) -> None:
@@ -131,11 +135,10 @@ def test_a_server_of_another_configuration_ends_first(place: Place) -> None:
             engine = place.engine(**changes)
             await say(engine, a)
             await engine.close()
-
-    with serving([place.section, wide], place.model, place.cache_dir):
-        asyncio.run(check())
         ((folder, _),) = servers(place.cache_dir)
         assert folder == server_dir(wide, place.model, place.cache_dir) != place.folder
+
+    place.run(check(), wide)
 
 
 def test_training_finds_no_server_of_full_weights(place: Place) -> None:
@@ -144,12 +147,11 @@ def test_training_finds_no_server_of_full_weights(place: Place) -> None:
         await say(engine, None)
         assert put_to_sleep(place.cache_dir) == [] and read_server(place.folder) is not None, "in use"
         await engine.close()
-
-    with serving([place.section], place.model, place.cache_dir):
-        asyncio.run(check())
-        assert put_to_sleep(place.cache_dir) == []
+        assert await asyncio.to_thread(put_to_sleep, place.cache_dir) == []
         assert list(servers(place.cache_dir)) == []
         assert not (place.folder / "server.json").exists()
+
+    place.run(check())
 
 
 def test_the_next_version_waits_for_what_a_killed_supervisor_has_left(place: Place) -> None:
@@ -164,8 +166,7 @@ def test_the_next_version_waits_for_what_a_killed_supervisor_has_left(place: Pla
         assert await say(engine, b)
         await engine.close()
 
-    with serving([place.section], place.model, place.cache_dir):
-        asyncio.run(check())
+    place.run(check())
 
 
 def test_an_adapter_is_refused_where_full_checkpoints_are_served(place: Place) -> None:

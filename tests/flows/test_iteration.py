@@ -149,12 +149,14 @@ def test_a_second_writer_of_a_run_is_refused_by_name(stack: LocalStack) -> None:
     assert "run 'locked' is being written by a test that holds it" in refused["state"]["message"]
 
 
+@pytest.mark.parametrize("here", [False, True])
 def test_cancelling_an_iteration_ends_its_child_and_frees_what_it_held(
-    stack: LocalStack, steer: Path
+    stack: LocalStack, steer: Path, here: bool
 ) -> None:
     (steer / "wait").touch()
     (steer / "child").touch()
-    run = stack.start("iteration", config=str(stack.config), run="cancelled")
+    name = f"cancelled-{'here' if here else 'there'}"
+    run = stack.start("iteration", config=str(stack.config), run=name, here=here)
     wait_until(lambda: (steer / "child-pid").exists(), 90, "a request under way")
     assert gpu_holders(stack) == 1
     stack.prefect("flow-run", "cancel", run)
@@ -162,8 +164,8 @@ def test_cancelling_an_iteration_ends_its_child_and_frees_what_it_held(
     assert [child["state_type"] for child in stack.children(run)] == ["CANCELLED"]
     assert flow_processes(stack) == []
     assert gpu_holders(stack) == 0
-    with stack.store.lock("cancelled", "this test"):
-        assert stack.store.committed("cancelled", "rollout", 0) is None
+    with stack.store.lock(name, "this test"):
+        assert stack.store.committed(name, "rollout", 0) is None
     left_behind = int((steer / "child-pid").read_text())
     wait_until(lambda: not psutil.pid_exists(left_behind), 30, "the end of the stage's own child process")
 

@@ -25,12 +25,18 @@ from tasks.engines.models import model_digest
 from tasks.engines.protocol import EngineDied
 from tasks.engines.vllm import leases
 
+OWN = "own"  # the model's own weights, beside digests
 POLL_SECONDS = 0.1
 END_SECONDS = 120.0  # for all processes of a server to be gone
 
 
 class Server(BaseModel):
-    """Content of `server.json`: a server that runs or is starting."""
+    """Content of `server.json`: a server that runs, is starting or is ending.
+
+    Attributes:
+        weights: digest of a full checkpoint, or `OWN`; empty: the model's own, under adapters that come and go.
+        processes: identities of all that it consists of beside its supervisor.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,10 +46,8 @@ class Server(BaseModel):
     key: str
     state: Literal["starting", "ready", "ending"]
     sleeps: bool
-    weights: str = (
-        ""  # digest of a full checkpoint, or OWN; empty: the model's own, under adapters that come and go
-    )
-    processes: tuple[str, ...] = ()  # identities of all that it consists of
+    weights: str = ""
+    processes: tuple[str, ...] = ()
     started: float
 
     @property

@@ -64,13 +64,8 @@ class ServerSupervisor:
     def __init__(
         self, folder: Path, port: int, seconds: float, silence: float, sleeps: bool, weights: str
     ) -> None:
-        self.folder, self.port, self.seconds, self.sleeps, self.weights = (
-            folder,
-            port,
-            seconds,
-            sleeps,
-            weights,
-        )
+        self.folder, self.port, self.seconds = folder, port, seconds
+        self.sleeps, self.weights = sleeps, weights
         self.silence, self.answered, self.checked = silence, 0.0, 0.0
         self.stopping = Event()
         self.began, self.clock = time.time(), time.monotonic()

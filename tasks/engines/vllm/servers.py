@@ -35,6 +35,7 @@ from tasks.engines.models import resolve_model
 from tasks.engines.protocol import Adapter, EngineDied
 from tasks.engines.vllm import leases
 from tasks.engines.vllm.server_records import (
+    OWN,
     POLL_SECONDS,
     Server,
     await_turn,
@@ -52,7 +53,6 @@ CALL_SECONDS = 120.0
 GUARD = f"{RequireSecret.__module__}.{RequireSecret.__qualname__}"
 SUPERVISOR_SECONDS = 30.0  # time limit for its first server.json
 SILENCE_SECONDS = 120.0  # a server that gives no answer to /health for this long is ended
-OWN = "own"  # the model's own weights, beside digests
 
 
 def acquire(

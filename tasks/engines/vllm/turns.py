@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager
 
 from tasks.engines.protocol import Adapter
 
-QUIET_SECONDS = (
-    0.2  # without a request before weights change, so that what follows answers at once is known by then
-)
+QUIET_SECONDS = 0.2
+"""Without a request before weights change, so that what follows answers at once is known by then."""
 
 
 class Turns:
