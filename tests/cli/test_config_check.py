@@ -90,3 +90,18 @@ def test_rates_that_the_run_has_measured_come_before_stated_ones(
     rows = {row.stage: row for row in plan(config, rates, {"inference": 1.0, "training": 1.0})}
     assert rows["rollout"].seconds == pytest.approx(rows["rollout"].bound.tokens / rates["rollout"])
     assert measured_rates(store, "another") == {}
+
+
+def test_what_training_took_is_counted_in_label_tokens_as_its_bound_is(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config(critic={"mix": 0.5}, policy={"mix": 0.5})
+    made = {result.committed.manifest.stage: result.committed for result in iterate(config)}
+    rates = measured_rates(store, config.run)
+    rows = {row.stage: row for row in plan(config, rates)}
+    for stage in ("critic-sft", "policy-distillation"):
+        labels = int(made[stage].scan("training_steps").collect()["label_tokens"].sum())
+        manifest = made[stage].manifest
+        assert 0 < labels < manifest.tokens, "prompts are longer than labels"
+        assert rates[stage] == pytest.approx(labels / manifest.seconds)
+        assert labels <= rows[stage].bound.tokens
