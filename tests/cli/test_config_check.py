@@ -77,6 +77,11 @@ def test_what_does_not_fit_ends_with_2_and_the_field(store: Store) -> None:
     assert done.exit_code == 2
     assert "does not fit into 8 x 24 GiB: " in done.stderr
     assert "engines.local.options.tensor_parallel_size: raise it" in done.stderr
+    both = check(store, "--gpu", "16", "--gpus", "1")
+    assert both.stderr.count("take a smaller model") == 2, "training and the engine have more to change"
+    small = str(PROJECT_ROOT / "configs" / "examples" / "one_gpu_24gb.yaml")
+    said = CliRunner().invoke(app, ["config", "check", small, "--elsewhere", "--gpu", "8"])
+    assert said.stderr.count("take a smaller model") == 1, "one field is named once"
 
 
 def test_rates_that_the_run_has_measured_come_before_stated_ones(
