@@ -124,7 +124,7 @@ def check(
         if gpu is not None:
             print_memory(needed, gpu)
     if not all(one.fits for one in needed):
-        remedies = "; ".join(one.remedy for one in needed if not one.fits)
+        remedies = "; ".join(dict.fromkeys(one.remedy for one in needed if not one.fits))
         fail(f"The configuration does not fit into {gpus} x {gpu:g} GiB: {remedies}", USAGE)
     if format is ListFormat.json:
         return

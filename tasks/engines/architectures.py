@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 
 from schemas.config import ModelSection
-from tasks.engines.models import MissingModel, check_model, resolve_model
+from tasks.engines.models import MissingModel, ModelError, check_model, resolve_model
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,17 @@ def architecture_of(model: ModelSection) -> Architecture:
 
     Raises:
         MissingModel: it is not, and the shape is not known either.
+        ModelError: its config.json does not say it.
     """
     file = _config_file(model)
     if file is not None:
-        return read_architecture(json.loads(file.read_text()))
+        try:
+            return read_architecture(json.loads(file.read_text()))
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise ModelError(
+                f"model.name: {file} does not say the shape of a decoder ({type(error).__name__}: {error}); its memory "
+                "can't be estimated: leave --gpu out, or give another model"
+            ) from error
     if model.name not in KNOWN:
         raise MissingModel(
             f"model.name: the shape of {model.name} is not known on this machine, so its memory can't be estimated; "
@@ -106,7 +113,8 @@ def _config_file(model: ModelSection) -> Path | None:
 
 
 def read_architecture(config: dict[str, Any]) -> Architecture:
-    """The shape that a config.json states, under transformers' names."""
+    """The shape that a config.json states, under transformers' names; of a model that sees too, its decoder's."""
+    config = config.get("text_config", config)
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     return Architecture(
         layers=config["num_hidden_layers"],

@@ -164,6 +164,9 @@ def _probe_apart(model: ModelSection) -> Choice:
     )  # fmt: skip
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        _, told, reason = said.partition(f"{ModelError.__name__}: ")
+        if told:  # the model itself is at fault
+            raise ModelError(reason)
         raise ModelError(
             f"model.dtype: auto can't be settled for {model.name} ({said}); set it to float32 or bfloat16"
         )

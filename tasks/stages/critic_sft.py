@@ -29,7 +29,7 @@ from tasks.runtime.algorithm import Algorithm
 from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
 from tasks.runtime.stage import Bound, Inputs, Output, Stage
-from tasks.training.fine_tuning import Source, fine_tune, training_steps
+from tasks.training.fine_tuning import Source, fine_tune, label_bound, training_steps
 
 
 async def critic_sft(ctx: StageContext) -> Output:
@@ -72,8 +72,7 @@ def _inputs(resolve: Resolver) -> Inputs:
 def _bound(config: Config, algorithm: Algorithm) -> Bound:
     rows, section = config.replay.transitions, config.critic
     steps = training_steps(section, rows, algorithm.mix(config, "critic") + section.rehearse_share)
-    tokens = rows * section.epochs * config.roles.bootstrap.max_tokens
-    return Bound(0, tokens, f"{rows * section.epochs} rows, {steps} steps")
+    return Bound(0, label_bound(config, section, steps), f"{rows * section.epochs} rows, {steps} steps")
 
 
 STAGE = Stage(

@@ -27,7 +27,7 @@ from tasks.runtime.context import StageContext
 from tasks.runtime.lineage import Resolver
 from tasks.runtime.stage import Bound, Inputs, Output, Stage
 from tasks.text.formats import read_action
-from tasks.training.fine_tuning import Source, fine_tune, training_steps
+from tasks.training.fine_tuning import Source, fine_tune, label_bound, training_steps
 
 
 async def policy_distillation(ctx: StageContext) -> Output:
@@ -89,9 +89,8 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
     steps = training_steps(
         config.policy, rows, algorithm.mix(config, "policy") + config.policy.rehearse_share
     )
-    longest = max(config.roles.refine.max_tokens, config.roles.policy.max_tokens)
-    tokens = rows * config.policy.epochs * longest
-    return Bound(0, tokens, f"up to {rows * config.policy.epochs} rows, {steps} steps")
+    note = f"up to {rows * config.policy.epochs} rows, {steps} steps"
+    return Bound(0, label_bound(config, config.policy, steps), note)
 
 
 STAGE = Stage(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from schemas.config import FineTuningSection, TrainingSection
+from schemas.config import Config, FineTuningSection, TrainingSection
 from schemas.rows import Row, TrainingRow, TrainingStep
 from tasks.datasets.chats import general_chat
 from tasks.datasets.demonstrations import rehearsed_examples
@@ -225,3 +225,10 @@ def training_steps(section: FineTuningSection, rows: int, mix: float) -> int:
     """Optimizer steps over `rows` own rows, with a share `mix` of each batch left to other rows."""
     own = max(1, section.batch_rows - round(section.batch_rows * mix))
     return -(-rows // own) * section.epochs
+
+
+def label_bound(config: Config, section: FineTuningSection, steps: int) -> int:
+    """Label tokens of so many steps at most, rows of other roles among them."""
+    roles = config.roles
+    longest = max(role.max_tokens for role in (roles.bootstrap, roles.refine, roles.policy))
+    return steps * section.batch_rows * longest

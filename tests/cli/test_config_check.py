@@ -77,6 +77,11 @@ def test_what_does_not_fit_ends_with_2_and_the_field(store: Store) -> None:
     assert done.exit_code == 2
     assert "does not fit into 8 x 24 GiB: " in done.stderr
     assert "engines.local.options.tensor_parallel_size: raise it" in done.stderr
+    both = check(store, "--gpu", "16", "--gpus", "1")
+    assert both.stderr.count("take a smaller model") == 2, "training and the engine have more to change"
+    small = str(PROJECT_ROOT / "configs" / "examples" / "one_gpu_24gb.yaml")
+    said = CliRunner().invoke(app, ["config", "check", small, "--elsewhere", "--gpu", "8"])
+    assert said.stderr.count("take a smaller model") == 1, "one field is named once"
 
 
 def test_rates_that_the_run_has_measured_come_before_stated_ones(
@@ -90,3 +95,18 @@ def test_rates_that_the_run_has_measured_come_before_stated_ones(
     rows = {row.stage: row for row in plan(config, rates, {"inference": 1.0, "training": 1.0})}
     assert rows["rollout"].seconds == pytest.approx(rows["rollout"].bound.tokens / rates["rollout"])
     assert measured_rates(store, "another") == {}
+
+
+def test_what_training_took_is_counted_in_label_tokens_as_its_bound_is(
+    store: Store, make_config: Callable[..., Config], iterate: Iterate
+) -> None:
+    config = make_config(critic={"mix": 0.5}, policy={"mix": 0.5})
+    made = {result.committed.manifest.stage: result.committed for result in iterate(config)}
+    rates = measured_rates(store, config.run)
+    rows = {row.stage: row for row in plan(config, rates)}
+    for stage in ("critic-sft", "policy-distillation"):
+        labels = int(made[stage].scan("training_steps").collect()["label_tokens"].sum())
+        manifest = made[stage].manifest
+        assert 0 < labels < manifest.tokens, "prompts are longer than labels"
+        assert rates[stage] == pytest.approx(labels / manifest.seconds)
+        assert labels <= rows[stage].bound.tokens

