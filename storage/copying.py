@@ -1,12 +1,18 @@
 """Copies a run into another data root, where it goes on: between folders and buckets in any direction."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from schemas.manifest import FileEntry
+from storage.committed import Unreachable
 from storage.files import make_folder
 from storage.folders import Folder, folders
+from storage.shards import read_shard, shard_homes
 from storage.store import Store, StoreError
+
+MANIFEST = "manifest.json"
 
 
 @dataclass
@@ -20,7 +26,8 @@ class Copied:
 
 
 def copy_run(store: Store, run: str, to: Store) -> Copied:
-    """Copy a run's committed folders, superseded ones too, its configurations, and what unfinished stages have done.
+    """Copy a run's committed folders, superseded ones too, its configurations, and what unfinished stages have done:
+    their shards, the requests that were answered, checkpoints.
 
     Whoever reads the copy sees a stage once it is whole. Copying again goes on where a killed copy ended, and brings
     what the run has done since.
@@ -48,6 +55,9 @@ def copy_run(store: Store, run: str, to: Store) -> Copied:
             to.change_current(run, number, lambda current: current)  # it is there before the first folder is
         for folder in found:
             _copy_folder(store, folder, to, copied)
+        for home in shard_homes(store, run):
+            for name in store.place.attempts(home):
+                _copy_shard(store, home / name, to, copied)
         for number in numbers:
             path = store.config_path(run, number)
             if path.exists():
@@ -72,22 +82,46 @@ def _refuse_other(store: Store, run: str, to: Store) -> None:
 
 
 def _copy_folder(store: Store, folder: Folder, to: Store, copied: Copied) -> None:
-    m = folder.manifest
-    final = to.stage_dir(m.run, m.stage, m.iteration) / m.folder
-    manifest = Path("manifest.json")
-    there = to.place.read(final / manifest)
-    if there is not None and there == store.place.read(folder.path / manifest):
+    there = to.place.read(_at(store, folder.path, to) / MANIFEST)
+    if there is not None and there == store.place.read(folder.path / MANIFEST):
         copied.there += 1
         return
-    committed = store.at(folder.path)
-    committed.check(content=True)
-    with to.staging(m.run) as staged:
-        log = [Path("stage.log")] if (folder.path / "stage.log").exists() else []
-        for name in (manifest, *log, *(Path(entry.path) for entry in m.files)):
+    store.at(folder.path).check(content=True)
+    _publish(store, folder.path, folder.manifest.files, to, copied)
+
+
+def _copy_shard(store: Store, path: Path, to: Store, copied: Copied) -> None:
+    """Copy a shard of an unfinished stage, if it is whole; else the copy computes it again. One that is there stays:
+    shards with equal inputs are equal."""
+    if to.place.read(_at(store, path, to) / MANIFEST) is not None:
+        copied.there += 1
+        return
+    try:
+        shard = read_shard(store, path)
+        broken = next(shard.faults(), None)
+    except Unreachable:
+        raise
+    except StoreError:  # `nlac verify` names it
+        return
+    if broken is None:
+        _publish(store, path, shard.manifest.files, to, copied)
+
+
+def _publish(store: Store, path: Path, files: Sequence[FileEntry], to: Store, copied: Copied) -> None:
+    """Make a folder whose files are here and whole visible there."""
+    final = _at(store, path, to)
+    with to.staging(path.relative_to(store.root).parts[0]) as staged:
+        for name in (MANIFEST, *(entry.path for entry in files)):
             make_folder((staged / name).parent)
-            shutil.copyfile(folder.path / name, staged / name)
+            shutil.copyfile(path / name, staged / name)
+        if (log := store.place.read(path / "stage.log")) is not None:
+            (staged / "stage.log").write_bytes(log)
         make_folder(final.parent)
-        to.place.publish(staged, final, m.files)
+        to.place.publish(staged, final, files)
     copied.folders += 1
-    copied.files += len(m.files)
-    copied.bytes += sum(entry.bytes for entry in m.files)
+    copied.files += len(files)
+    copied.bytes += sum(entry.bytes for entry in files)
+
+
+def _at(store: Store, path: Path, to: Store) -> Path:
+    return to.root / path.relative_to(store.root)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
+from socket import gethostname
 
 FULL = 1 << 20  # bytes; a disk with fewer free is as good as full
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
@@ -64,10 +65,16 @@ def make_folder(path: Path, mode: int = PUBLIC_FOLDER) -> None:
         fsync(folder.parent)
 
 
+def beside(path: Path) -> Path:
+    """A name in the same folder for what is to replace a path. No other process takes it, on this host or on another
+    that shares the folder."""
+    return path.with_name(f".{path.name}.{gethostname()}.{os.getpid()}")
+
+
 def replace_text(path: Path, text: str, mode: int = PUBLIC_FILE) -> None:
     """Write a small file so that a reader sees either the old text or the new one, at any instant."""
     make_folder(path.parent)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = beside(path)
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
         handle.write(text)

@@ -148,7 +148,7 @@ def mlflow_ui(
     root, backend = open_store(data).root, Backend(open_store(data).root)
     address = own_address(listen) if listen else LOOPBACK
     check_databases(MLFLOW)
-    if backend.database() is None and not backend.exists:
+    if not backend.exists:
         fail(f"{root}: nothing is logged in MLflow yet; run an iteration first: make iteration", FAILED)
     port = free_port(USUAL_PORT, address) if port is None else port
     command, environment = server_command(root, port, stack_secret(root), address)

@@ -47,7 +47,8 @@ def standing(
     config = frozen_config(store, run, iteration)
     assert config is not None
     found, names = LeftBehind(store, run, iteration, now), stages_of(config, iteration)
-    holder, over = store.living_holder(run), store.current(run, iteration).state == "finished"
+    holder = store.living_holder(run) or _computed_elsewhere(store, run, iteration, flow_runs)
+    over = store.current(run, iteration).state == "finished"
     state: RunState = "finished" if over else "running" if holder else "stopped"
     manifests = {name: manifest for name in names if (manifest := found.manifest(name))}
     attempts = {name: found.failures(name) for name in names if name not in manifests}
@@ -95,6 +96,15 @@ def standing(
         still_seconds=found.still(names),
         failure=_failure(found, first, failed, go_on) if state == "stopped" else None,
     )
+
+
+def _computed_elsewhere(store: Store, run: str, iteration: int, flow_runs: list[FlowRun]) -> str | None:
+    """Prefect's run that computes the iteration, where no process of this machine ever held the run's lock: it is held
+    in another host's mirror."""
+    if (store.run_dir(run) / ".lock.json").exists():
+        return None
+    name = run_name("iteration", run, iteration)
+    return next((f"flow run {name}" for one in flow_runs if one.name == name and one.start_time), None)
 
 
 def _shards(found: LeftBehind, config: Config, stage: str, flow_runs: list[FlowRun]) -> ShardsStanding | None:

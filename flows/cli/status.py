@@ -61,11 +61,11 @@ def status(
 
 def _look(store: "Store", run: str | None, still_after: float) -> dict[str, Any]:
     """Everything that is shown, and `told`: the same for programs."""
-    from flows.stack.control import read_stack
+    from flows.stack.control import reached_stack
 
-    stack = read_stack(store.root)
-    up = stack if stack is not None and stack.state == "ready" else None
-    open_runs, failed = (_flow_runs(up, _OPEN), _flow_runs(up, ["FAILED", "CRASHED"])) if up else ([], [])
+    up = reached_stack(store.root)
+    open_runs = _flow_runs(up, _OPEN) if up else []
+    failed = _flow_runs(up, ["FAILED", "CRASHED"], newest=True) if up else []
     runs, gpus = chosen_runs(store, run, open_runs, failed), list(_gpus())
     lost = _without_a_trace(failed, runs)
     told = {
@@ -111,17 +111,15 @@ def chosen_runs(
     return [one for one in runs if one.state == "running"] or latest[:1]
 
 
-def _flow_runs(stack: "Stack", states: list[str]) -> "list[FlowRun]":
-    """Prefect's runs in these states, the newest first; none where its server does not answer."""
+def _flow_runs(stack: "Stack", states: list[str], *, newest: bool = False) -> "list[FlowRun]":
+    """Prefect's runs in these states, the newest first, all or some; none where its server does not answer."""
     from flows.cli.standing_models import FlowRun
-    from flows.stack.api import ask
+    from flows.stack.api import ask_flow_runs
 
-    wanted = {
-        "flow_runs": {"state": {"type": {"any_": states}}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 200,
-    }  # fmt: skip
+    wanted = {"flow_runs": {"state": {"type": {"any_": states}}}, "sort": "EXPECTED_START_TIME_DESC"}
     try:
-        found: Any = ask(stack, "/flow_runs/filter", wanted)
-    except OSError:
+        found = ask_flow_runs(stack, wanted, first_page=newest)
+    except (OSError, ValueError):  # or what answers is no server of Prefect
         return []
     return [FlowRun.model_validate(one) for one in found]
 

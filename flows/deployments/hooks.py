@@ -20,6 +20,8 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.flows import Flow
 from prefect.states import Cancelled, Cancelling
 
+from flows.stack.api import read_flow_runs
+
 PATIENCE_SECONDS = 60.0
 _UNFINISHED = [
     StateType.SCHEDULED,
@@ -36,7 +38,7 @@ async def children_of(client: PrefectClient, parent: UUID, states: list[StateTyp
         parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[parent]),
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states)),
     )
-    return await client.read_flow_runs(flow_run_filter=wanted)
+    return await read_flow_runs(client, wanted)
 
 
 async def end_children(flow: "Flow[..., object]", flow_run: FlowRun, state: State) -> None:

@@ -1,15 +1,23 @@
-"""Requests to the stack's Prefect API over plain HTTP, for commands that are quicker without Prefect's client."""
+"""Requests to the stack's Prefect API: over plain HTTP for commands that are quicker without Prefect's client, and
+pages of flow runs by either way."""
 
 import json
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.stack.control import Stack
 from flows.stack.private import secret_header
 from tasks.loopback import open_loopback
 
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+    from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
+    from prefect.client.schemas.objects import FlowRun
+
 CLIENT = "nlac"  # the name under which CSRF tokens are drawn
+PAGE = 200  # flow runs of an answer; the server gives no more
 
 
 def ask(stack: Stack, path: str, body: object = None, seconds: float = 10.0) -> Any:
@@ -32,3 +40,33 @@ def ask(stack: Stack, path: str, body: object = None, seconds: float = 10.0) -> 
         data = json.dumps(body).encode()
     with open_loopback(urllib.request.Request(stack.api_url + path, data, headers), seconds) as answer:
         return json.load(answer)
+
+
+def ask_flow_runs(stack: Stack, wanted: Mapping[str, Any], *, first_page: bool = False) -> list[Any]:
+    """The flow runs that a filter finds, by its `sort`; all, or those of the first page. Raises as `ask`."""
+    found: list[Any] = []
+    while True:
+        page = ask(stack, "/flow_runs/filter", {**wanted, "limit": PAGE, "offset": len(found)})
+        found += page
+        if first_page or len(page) < PAGE:
+            return found
+
+
+async def read_flow_runs(
+    client: "PrefectClient", flow_runs: "FlowRunFilter", pools: "WorkPoolFilter | None" = None
+) -> "list[FlowRun]":
+    """All flow runs that the filters find."""
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    found: list[FlowRun] = []
+    while True:
+        page = await client.read_flow_runs(
+            flow_run_filter=flow_runs,
+            work_pool_filter=pools,
+            sort=FlowRunSort.ID_DESC,
+            limit=PAGE,
+            offset=len(found),
+        )
+        found += page
+        if len(page) < PAGE:
+            return found

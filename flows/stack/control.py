@@ -14,15 +14,16 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socket import gethostname
 from typing import Literal
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from flows.stack.environment import PROFILE, client_environment, profiles_path, stack_dir
+from flows.stack.environment import PROFILE, STACK_DIR, client_environment, profiles_path, stack_dir
 from flows.stack.hosts import LOOPBACK, Share
 from flows.stack.joining import StackError, check_server
-from flows.stack.private import make_private, make_stack_dir, stack_secret, take_secret
+from flows.stack.private import AUTH_STRING, make_private, make_stack_dir, stack_secret, take_secret
 from flows.stack.processes import end, marked_processes
 from schemas.load import PROJECT_ROOT
 from storage.databases import MLFLOW, PREFECT, check_databases
@@ -42,13 +43,14 @@ TEMPORARY = "temporary"
 
 class Stack(BaseModel):
     """The content of `stack.json`. `listen` and `join` are those of `flows.stack.hosts.Share`; of a stack that joined
-    another, `port` is 0."""
+    another, `port` is 0. `pid`, and an address on the loopback, are those of its host."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     pid: int
     port: int
     data: str
+    host: str = Field(default_factory=gethostname)
     listen: str = LOOPBACK
     join: str | None = None
     state: Literal["starting", "ready", "failed"] = "starting"
@@ -73,7 +75,13 @@ def write_stack(root: Path, stack: Stack | None) -> None:
 
 
 def read_stack(root: Path) -> Stack | None:
-    """The stack of a data root, in any state, if its supervisor lives."""
+    """The stack of a data root on this host, in any state, if its supervisor lives."""
+    stack = _held(root)
+    return stack if stack is not None and stack.host == gethostname() else None
+
+
+def _held(root: Path) -> Stack | None:
+    """The stack whose supervisor holds the lock, of this host or of another that shares the folder."""
     folder = stack_dir(root)
     if not (folder / "lock").exists():
         return None
@@ -82,6 +90,26 @@ def read_stack(root: Path) -> Stack | None:
             return None
     except Timeout:
         return _recorded(root)
+
+
+def _refuse_another_hosts(root: Path) -> None:
+    stack = _held(root)
+    if stack is not None and stack.host != gethostname():
+        raise StackError(
+            f"{stack_dir(root)} is the folder of the stack on host '{stack.host}', and that stack is up; stop it "
+            f"there, or set {STACK_DIR} to a folder of this host alone"
+        )
+
+
+def reached_stack(root: Path) -> Stack | None:
+    """The stack of a data root that is up here; else the server that the environment names together with its secret, as
+    it does in a cluster's pods. None where there is neither."""
+    stack, server = read_stack(root), os.environ.get("PREFECT_API_URL")
+    if stack is not None:
+        return stack if stack.state == "ready" else None
+    if not server or not os.environ.get(AUTH_STRING):
+        return None
+    return Stack(pid=0, port=0, data=str(root), join=server, state="ready")
 
 
 def _recorded(root: Path) -> Stack | None:
@@ -175,6 +203,7 @@ def up(root: Path, config: Path | None = None, seconds: float = 240, share: Shar
         DatabaseError: a database that is named can't be used; nothing was started.
         ConfigError: the secret that is given can't be used; nothing was started.
     """
+    _refuse_another_hosts(root)
     check_databases(*((MLFLOW,) if share.join else (PREFECT, MLFLOW)))
     folder = make_stack_dir(root)
     given = take_secret(root)
@@ -218,7 +247,12 @@ def up(root: Path, config: Path | None = None, seconds: float = 240, share: Shar
 
 
 def down(root: Path) -> bool:
-    """Stop what `up` started for this data root, and nothing else; False if there was nothing of it."""
+    """Stop what `up` started for this data root, and nothing else; False if there was nothing of it.
+
+    Raises:
+        StackError: the stack is another host's.
+    """
+    _refuse_another_hosts(root)
     keep_up(root)  # the next one is another
     stack = read_stack(root)
     if stack is None:

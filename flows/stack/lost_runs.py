@@ -23,6 +23,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
 from prefect.states import Cancelled, Crashed
 
+from flows.stack.api import read_flow_runs
 from flows.stack.hosts import WORKER_LABEL, host_of
 from schemas.config import PoolsSection
 
@@ -147,9 +148,7 @@ async def _unfinished(client: PrefectClient, pools: PoolsSection) -> list[FlowRu
     own = WorkPoolFilter(name=WorkPoolFilterName(any_=[pools.orchestration, pools.inference, pools.training]))
     alive = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING, StateType.SCHEDULED]
     state = FlowRunFilterState(type=FlowRunFilterStateType(any_=alive))
-    return await client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(state=state), work_pool_filter=own, limit=200
-    )
+    return await read_flow_runs(client, FlowRunFilter(state=state), own)
 
 
 async def _crash(client: PrefectClient, run: FlowRun, why: str) -> None:

@@ -7,6 +7,7 @@ stack stops, since browsers remember it.
 """
 
 import base64
+import os
 import re
 import secrets
 import tomllib
@@ -21,7 +22,9 @@ from schemas.secret_values import secret_value
 from storage.files import PRIVATE_FILE, PRIVATE_FOLDER, make_folder, replace_text
 
 _SECRET = re.compile(r"[\w-]+:[\w-]{16,}", re.ASCII)
-_OF_CLIENTS, _OF_SERVER = "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"
+AUTH_STRING = "PREFECT_API_AUTH_STRING"
+"""Holds the secret of a client, which a server's own has another variable for."""
+_OF_SERVER = "PREFECT_SERVER_API_AUTH_STRING"
 
 
 def make_stack_dir(root: Path) -> Path:
@@ -37,7 +40,7 @@ def stack_secret(root: Path) -> str:
     with FileLock(make_stack_dir(root) / "secret.lock"):
         if not path.exists():
             _write(path, f"{PROFILE}:{secrets.token_urlsafe(32)}")
-    return str(tomllib.loads(path.read_text(encoding="utf-8"))["profiles"][PROFILE][_OF_CLIENTS])
+    return str(tomllib.loads(path.read_text(encoding="utf-8"))["profiles"][PROFILE][AUTH_STRING])
 
 
 def take_secret(root: Path) -> bool:
@@ -62,13 +65,15 @@ def take_secret(root: Path) -> bool:
 
 
 def _write(path: Path, secret: str) -> None:
-    settings = "".join(f'{name} = "{secret}"\n' for name in (_OF_CLIENTS, _OF_SERVER))
+    settings = "".join(f'{name} = "{secret}"\n' for name in (AUTH_STRING, _OF_SERVER))
     replace_text(path, f'active = "{PROFILE}"\n\n[profiles.{PROFILE}]\n{settings}', PRIVATE_FILE)
 
 
 def secret_header(root: Path) -> dict[str, str]:
-    """What every request to the stack's servers needs."""
-    return {"Authorization": f"Basic {base64.b64encode(stack_secret(root).encode()).decode()}"}
+    """What every request to the stack's servers needs; where no stack ever was, what the environment gives."""
+    elsewhere = None if profiles_path(root).exists() else os.environ.get(AUTH_STRING)
+    secret = elsewhere or stack_secret(root)
+    return {"Authorization": f"Basic {base64.b64encode(secret.encode()).decode()}"}
 
 
 def exposed(root: Path) -> Iterator[Path]:

@@ -31,8 +31,12 @@ class Backend:
 
     @property
     def exists(self) -> bool:
-        """Whether anything was written there, as far as this host knows."""
-        return (self.home / FILE).exists() or (self.home / ELSEWHERE).exists()
+        """Whether there may be records: a database is named, which any host writes to, or this host has written some.
+
+        Raises:
+            ConfigError, DatabaseError: NLAC_MLFLOW_DATABASE is wrong.
+        """
+        return any((self.home / name).exists() for name in (FILE, ELSEWHERE)) or database(MLFLOW) is not None
 
     def database(self) -> Database | None:
         """The database; None: it is SQLite.

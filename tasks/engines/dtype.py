@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas.config import ModelSection
 from schemas.load import python_path
+from storage.files import replace_text
 from tasks.engines.models import ModelError, check_model, model_cache, model_digest, resolve_model
 
 Dtype = Literal["float32", "bfloat16"]
@@ -72,10 +73,7 @@ def choose_dtype(model: ModelSection, cache_dir: Path | None = None) -> Choice:
         return Choice.model_validate_json(known.read_text(encoding="utf-8"))
     choice = _probe_apart(model)
     with suppress(OSError):  # without a cache, every run probes
-        known.parent.mkdir(parents=True, exist_ok=True)
-        aside = known.with_name(f".{known.name}.{os.getpid()}")
-        aside.write_text(choice.model_dump_json(), encoding="utf-8")
-        aside.replace(known)
+        replace_text(known, choice.model_dump_json())
     return choice
 
 

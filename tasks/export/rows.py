@@ -8,13 +8,13 @@ algorithm sac the completion of a critic row is empty).
 """
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from storage.files import beside
 from storage.store import Committed, Store
 from tasks.algorithms import algorithm_of
 from tasks.chat.messages import Message
@@ -124,7 +124,7 @@ def _committed(store: Store, run: str, stage: str, iteration: int | None) -> Com
 
 def _write(rows: list[dict[str, Any]], target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    aside = beside(target)
     try:
         if target.suffix == ".parquet":
             pl.DataFrame(rows).write_parquet(aside)

@@ -11,6 +11,7 @@ from flows.cli.main import app
 from flows.cli.runs import COMPARE, LIST
 from schemas.config import Config, ReplaySection
 from schemas.load import dump_config
+from storage.databases import MLFLOW
 from storage.mlflow.bridge import Bridge
 from storage.sql.render import render
 from storage.sql.views import connect
@@ -95,3 +96,14 @@ def test_mlflow_forgets_a_deleted_run_and_takes_one_of_its_name_again(store: Sto
     assert nlac(store, "runs", "delete", "trial", "--yes").exit_code == 0
     again = commit_rows(store, "rollout", 0, {})
     assert Bridge(store.root).ensure_logged(again, Config(run="trial"))
+
+
+def test_nothing_is_removed_on_a_host_that_can_not_ask_which_adapters_are_champions(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host with a fresh mirror has written no record of its own; those of all hosts are in the database."""
+    old = commit_rows(store, "rollout", 0, {})
+    commit_rows(store, "rollout", 0, {}, attempt=2)
+    monkeypatch.setenv(MLFLOW, "postgresql://nlac:p@127.0.0.1:9/mlflow")
+    done = nlac(store, "gc", "--yes")
+    assert done.exit_code == 1 and "nothing is removed" in done.stderr and old.path.exists(), done.output

@@ -16,6 +16,7 @@ from flows.cli.standing import standing
 from flows.cli.standing_models import FlowRun, RunStanding
 from flows.deployments.progress import ProgressFile
 from flows.stack.control import Stack
+from flows.stack.private import secret_header
 from schemas.config import Config, ModelSection
 from schemas.manifest import RoleCost, StageKey
 from schemas.shards import Shard, ShardManifest
@@ -26,6 +27,7 @@ from tasks.pipeline.iterations import finish_iteration
 from tasks.pipeline.registry import stages_of
 from tasks.runtime.progress import ProgressState
 from tests.support.committed import commit_rows
+from tests.support.local_http import answering
 from tests.support.rows import episode, evaluation, transitions
 from tests.support.stopped import begin, fail
 
@@ -143,6 +145,40 @@ def test_what_failed_is_named_with_its_reason_and_the_commands_that_go_on(store:
     said = nlac(store, "status", "--run", "trial").stdout
     assert f"stopped at {STAGES[2]}: StageFailed" in said and "\x1b[31m" not in said
     assert "to go on: " in said and " iterate" in said
+
+
+def test_a_run_that_another_host_computes_runs_though_its_lock_is_there(store: Store) -> None:
+    config = CONFIG.model_copy(update={"pools": CONFIG.pools.model_copy(update={"shards": 2})})
+    begin(store, config, 0)
+    assert look(store).state == "stopped"
+    ago = datetime.now(UTC) - timedelta(seconds=90)
+    runs = [
+        FlowRun(id=name, name=name, start_time=ago) for name in ("iteration-trial-0", "rollout-trial-0-2of2")
+    ]
+    found = look(store, runs)
+    assert found.state == "running" and found.holder == "flow run iteration-trial-0"
+    assert found.stage is not None and found.stage.shards is not None
+    assert list(found.stage.shards.running) == ["2/2"]
+    scheduled = FlowRun(id="1", name="iteration-trial-0")
+    assert look(store, [scheduled]).state == "stopped"
+
+
+def test_without_a_stack_here_the_server_is_asked_that_the_environment_names_with_its_secret(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_folder(store.root)
+    run = {"id": "1", "name": "iteration-trial-0", "state_name": "Running"}
+    monkeypatch.delenv("PREFECT_API_AUTH_STRING", raising=False)
+    with answering(
+        lambda asked: (200, json.dumps([run] if "POST" in asked else {"token": "t"}).encode())
+    ) as server:
+        monkeypatch.setenv("PREFECT_API_URL", f"{server.url}/api")
+        assert "stack: not up" in nlac(store, "status").stdout and not server.asked
+        monkeypatch.setenv("PREFECT_API_AUTH_STRING", "nlac:secret")
+        said = nlac(store, "status").stdout
+    assert f"stack: {server.url}" in said and "Running: iteration-trial-0" in said
+    assert secret_header(store.root) == {"Authorization": "Basic bmxhYzpzZWNyZXQ="}
+    assert not (store.root / ".stack").exists(), "no secret was drawn"
 
 
 def test_a_killed_run_is_no_running_one(running: Store) -> None:

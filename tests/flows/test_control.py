@@ -49,6 +49,20 @@ def test_a_stack_is_up_while_its_supervisor_holds_the_lock(tmp_path: Path) -> No
     assert read_stack(tmp_path) is None, "what a killed supervisor left does not count"
 
 
+def test_a_stack_of_another_host_is_none_here_and_stays_untouched(tmp_path: Path) -> None:
+    """Hosts may share the folder. The number of its supervisor is another process's here, or none's."""
+    stack = Stack(pid=os.getpid(), port=9, data=str(tmp_path), state="ready", host="far-away")
+    (tmp_path / ".stack").mkdir()
+    write_stack(tmp_path, stack)
+    with FileLock(stack_dir(tmp_path) / "lock"):
+        assert read_stack(tmp_path) is None
+        for command in (down, up):
+            with pytest.raises(StackError, match=r"host 'far-away'.* set NLAC_STACK_DIR"):
+                command(tmp_path)
+    assert Stack.model_validate_json((stack_dir(tmp_path) / "stack.json").read_text()) == stack
+    assert not down(tmp_path), "it has ended there"
+
+
 def test_relative_paths_are_meant_from_where_the_person_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,11 @@
-"""Two worker hosts run an iteration, and one of them dies in the middle.
+"""Two worker hosts share an iteration's stages, and one of them dies in the middle.
 
 Each host has a network and a file system of its own. What all share are Prefect's server and MLflow's records, which
 PostgreSQL keeps, and the data root, which is a bucket. They read program, model and configuration from the machine.
 """
 
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -30,6 +31,7 @@ OTHER_ENDS = """
     select flow_run.name || ' ' || state.name, state.message
     from flow_run join flow_run_state state on state.id = flow_run.state_id where state.name <> 'Completed'
 """
+SHARDS = "select count(*) from flow_run where name like '%of2'"
 TRACKED = "select count(*) from runs where status = 'FINISHED' and artifact_uri like 'mlflow-artifacts:/%'"
 RULES = {"rules": {"backend": "scripted", "rules": "tests.support.hosts_rules:located"}}
 
@@ -48,7 +50,7 @@ def environment(steer: Path) -> dict[str, str]:
 
 
 @pytest.mark.long
-def test_hosts_that_share_postgres_and_a_bucket_alone_finish_an_iteration_though_one_of_them_dies(
+def test_hosts_that_share_postgres_and_a_bucket_alone_share_stages_and_one_that_dies_costs_its_shard(
     tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if reason := lacking():
@@ -57,7 +59,7 @@ def test_hosts_that_share_postgres_and_a_bucket_alone_finish_an_iteration_though
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     pytest.importorskip("psycopg", reason="the extra [postgres] is not installed")
     pytest.importorskip("obstore", reason="the extra [s3] is not installed")
-    steer, config = tmp_path / "steer", tmp_path / "hosts.yaml"
+    steer, config, plain = tmp_path / "steer", tmp_path / "hosts.yaml", tmp_path / "plain.yaml"
     steer.mkdir()
     model = {
         "name": str(tiny_checkpoint),
@@ -65,7 +67,9 @@ def test_hosts_that_share_postgres_and_a_bucket_alone_finish_an_iteration_though
         "context_length": 4096,
         "lora": {"r": 2, "alpha": 4},
     }
-    config.write_text(yaml.safe_dump({**CONFIG, "run": "trial", "model": model, "engines": RULES}))
+    told = {**CONFIG, "run": "trial", "model": model, "engines": RULES}
+    plain.write_text(yaml.safe_dump(told))
+    config.write_text(yaml.safe_dump({**told, "pools": {"shared_gpu": False, "shards": 2}}))
     variables = environment(steer)
 
     with (
@@ -86,31 +90,29 @@ def test_hosts_that_share_postgres_and_a_bucket_alone_finish_an_iteration_though
 
         (steer / "wait").write_text("bootstrap")
         iteration = server.nlac("iterate", "--config", str(config))
-        wait_until(lambda: list(steer.glob("bootstrap@*")), 180, "a stage of the critic at work")
-        (seen,) = steer.glob("bootstrap@*")
-        lost, other = (one, two) if seen.name.endswith("@one") else (two, one)
-        lost.kill()
+        wait_until(lambda: len(list(steer.glob("bootstrap@*"))) == 2, 180, "both hosts at work on one stage")
+        one.kill()
         (steer / "wait").unlink()
         done(iteration)
 
         ends = dict(database.sql(OTHER_ENDS, "prefect"))
-        assert list(ends) == ["bellman-targets-trial-0 Crashed"]
-        assert str(ends["bellman-targets-trial-0 Crashed"]).startswith("its host is gone")
-        assert (steer / f"bootstrap@{other.name}").exists()
+        assert len(ends) == 1 and re.fullmatch(r"bellman-targets-trial-0-[12]of2 Crashed", *ends), ends
+        assert str(*ends.values()).startswith("its host is gone")
+        assert database.sql(SHARDS, "prefect") == [(13,)], "two of each of six stages, and the lost one again"
         assert database.sql(TRACKED, "mlflow") == [(10,)], "eight stages, the iteration and the training run"
         ours = (PASSWORD, "pa%40ss%2Fplanted", variables[STACK_SECRET].partition(":")[2], SECRET)
         assert not [key for key, one in bucket.objects.items() if leaks(one.content, *ours)]
-        private = [Path(f"/proc/{host.init.pid}/root{host.private}") for host in (other, server)]
+        private = [Path(f"/proc/{host.init.pid}/root{host.private}") for host in (two, server)]
         for path in (path for folder in private for path in folder.rglob("*") if path.is_file()):
             assert path.name == "profiles.toml" or not leaks(path.read_bytes(), *ours), path
         commands = [" ".join(process.cmdline()) for process in server.init.children(recursive=True)]
         assert any("server start" in command for command in commands)
         assert not leaks("\n".join(commands).encode(), *ours)
-        for host in (other, server):
+        for host in (two, server):
             done(host.nlac("down"))
 
         undisturbed = Store(tmp_path / "undisturbed")
-        alone = ["-m", "benchmarks.reliability.tables", str(config), str(undisturbed.root), "1"]
+        alone = ["-m", "benchmarks.reliability.tables", str(plain), str(undisturbed.root), "1"]
         own = {**os.environ, "NLAC_TEST_STEER": str(steer), ALLOW_IMPORT: "tests"}
         subprocess.run([sys.executable, *alone], cwd=PROJECT_ROOT, env=own, check=True)
         for name, value in {**bucket.environment, "NLAC_MIRROR": str(tmp_path / "reader")}.items():

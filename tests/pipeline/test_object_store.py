@@ -56,6 +56,8 @@ def test_a_run_that_was_begun_on_files_goes_on_in_a_bucket_from_another_host(
     back = Store(tmp_path / "back")
     copy_run(host("third"), "trial", back)
     assert digests(back) == digests(whole) and verify(back) == []
+    logs = [[*one.root.glob("trial/*/iteration=*/*/stage.log")] for one in (back, whole)]
+    assert len(logs[0]) == len(logs[1]) > 0
 
 
 def test_a_stage_that_loses_the_bucket_is_interrupted_and_goes_on(

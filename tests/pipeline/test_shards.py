@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from schemas.config import Config
@@ -26,6 +27,7 @@ from tasks.pipeline.iterations import begin_iteration, run_stages
 from tasks.pipeline.registry import STAGES
 from tasks.pipeline.runner import run_stage
 from tasks.pipeline.shards import carry_out_shard, shards_of
+from tasks.runtime.dealing import deal
 from tasks.runtime.stage import StageInterrupted
 from tests.support.rules import number_game
 from tests.support.s3_server import Fault, Host, S3Server
@@ -97,6 +99,23 @@ def test_a_sharded_stage_commits_what_it_commits_without_shards(
             texts = {role: cost.texts for role, cost in plain.manifest.roles.items()}
             assert {role: cost.texts for role, cost in made.manifest.roles.items()} == texts
     assert leftovers(store) == [] and verify(store) == []
+
+
+def test_targets_are_dealt_out_by_how_many_texts_they_take_and_how_far_their_episodes_have_come(
+    store: Store, make_config: MakeConfig
+) -> None:
+    """docs/shards.md has the rule: 1 + 2 draws texts, 1 at an episode's end, each dearer by a tenth for every step."""
+    config = make_config(backup={"draws": 2})
+    steps = run(store, config, "rollout").scan("transitions").collect()
+    drawn = run(store, config, "bellman-targets").scan("replay_samples").sort("draw").collect()
+    at = {row["transition_id"]: row for row in steps.iter_rows(named=True)}
+    places = [at[transition_id] for transition_id in drawn["transition_id"]]
+    costs = [(1 if place["done"] else 5) * (1 + place["step"] / 10) for place in places]
+    assert len(set(costs)) > 2
+    run_shard(store, in_shards(config, 2), "bellman-targets", "1/2")
+    (table,) = store.run_dir("trial").glob(".shards/bellman-targets-*/0001-of-0002/items.parquet")
+    items = pl.read_parquet(table)["item"].to_list()
+    assert sorted(items) == deal(costs, 2)[0] != deal([1.0] * len(costs), 2)[0]
 
 
 @pytest.fixture

@@ -148,6 +148,15 @@ def test_without_the_variable_no_second_store_begins(
     assert not (backend.home / "mlflow.db").exists()
 
 
+def test_a_host_that_has_written_no_record_knows_of_those_in_the_database(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(MLFLOW, raising=False)
+    assert not Backend(store.root).exists
+    monkeypatch.setenv(MLFLOW, "postgresql://nlac:p@127.0.0.1:9/mlflow")
+    assert Backend(store.root).exists
+
+
 def test_one_host_at_a_time_writes_to_the_database(
     server: Postgres, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

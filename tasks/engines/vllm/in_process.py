@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from schemas.config import EngineSection, ModelSection
+from storage.files import beside
 from tasks.chat.messages import RequestError
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
 from tasks.engines.models import check_length, resolve_model
@@ -223,12 +224,16 @@ def merged_checkpoint(base: Path | str, model: ModelSection, adapter: Adapter, c
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    staging = target.with_name(f".{target.name}.{os.getpid()}")
+    staging = beside(target)
     weights = AutoModelForCausalLM.from_pretrained(
         str(base), revision=model.revision, dtype=getattr(torch, model.dtype)
     )
     PeftModel.from_pretrained(weights, str(adapter.path)).merge_and_unload().save_pretrained(staging)
     load_chat_tokenizer(base, model.revision).tokenizer.save_pretrained(staging)
-    shutil.rmtree(target, ignore_errors=True)
-    staging.rename(target)
+    try:
+        staging.rename(target)
+    except OSError:  # another process, perhaps on a host that shares the folder, was faster
+        shutil.rmtree(staging)
+        if not (target / "config.json").is_file():
+            raise
     return target
