@@ -3,9 +3,9 @@
 python -m benchmarks.data.growth measure [AXIS ...]   the axes, or those that are named; then the curves are drawn
 python -m benchmarks.data.growth draw
 
-Every point is a process of its own. `seconds` is its processor time, which other work on the machine changes least,
-after fixture and imports; `peak_gib` its resident set. The exponent is the slope of log seconds over log size, from the
-second point to the last: 1 is linear, 0 does not grow.
+Every point is a process of its own. `cost` is its processor seconds after fixture and imports, which other work on the
+machine changes least; of axis requests their number. `peak_gib` is its resident set. The exponent is the slope of log
+cost over log size, from the second point to the last: 1 is linear, 0 does not grow.
 
 items       rows of a stage, from row models to the committed folder
 replay      transitions that a draw by priority chooses 4,096 from, in files of 10,000
@@ -13,6 +13,7 @@ length      steps of an episode; the states of 32,000 transitions are rebuilt
 shards      shards of a stage of 16,000 one-step episodes; the parent finds, checks and reads them
 iterations  iterations of a run whose SQL views are made (`nlac sql`); small tables, so that files count
 inputs      iterations behind the one whose stage looks up its inputs: their manifests are read
+requests    iterations of a run in a bucket; requests of the next commit of one file
 """
 
 import json
@@ -45,15 +46,15 @@ app = typer.Typer(no_args_is_help=True)
 
 @dataclass
 class Clock:
-    """Processor time of what it encloses."""
+    """Processor seconds of what it encloses; or the requests that were counted."""
 
-    seconds: float = 0.0
+    cost: float = 0.0
 
     @contextmanager
     def runs(self) -> Iterator[None]:
         begun = time.process_time()
         yield
-        self.seconds += time.process_time() - begun
+        self.cost += time.process_time() - begun
 
 
 def items(root: Path, size: int, clock: Clock) -> None:
@@ -135,6 +136,14 @@ def inputs(root: Path, size: int, clock: Clock) -> None:
     assert None not in found
 
 
+def requests(root: Path, size: int, clock: Clock) -> None:
+    """Requests of a commit after so many."""
+    from benchmarks.data.object_stores import COMMIT
+    from benchmarks.data.object_stores import requests as requests_after
+
+    clock.cost = requests_after(size, root)[COMMIT]
+
+
 AXES: dict[str, tuple[Callable[[Path, int, Clock], None], tuple[int, ...]]] = {
     "items": (items, (5_000, 10_000, 20_000, 40_000, 80_000)),
     "replay": (replay, (50_000, 100_000, 200_000, 400_000)),
@@ -142,13 +151,14 @@ AXES: dict[str, tuple[Callable[[Path, int, Clock], None], tuple[int, ...]]] = {
     "shards": (shards, (2, 4, 8, 16, 32)),
     "iterations": (iterations, (10, 20, 40, 80, 160)),
     "inputs": (inputs, (10, 20, 40, 80, 160, 320)),
+    "requests": (requests, (1, 10, 100)),
 }
 
 
 def exponent(points: list[Measured]) -> float:
-    """Slope of log seconds over log size, from the second point on."""
+    """Slope of log cost over log size, from the second point on."""
     first, last = points[1], points[-1]
-    return math.log(last["seconds"] / first["seconds"]) / math.log(last["size"] / first["size"])
+    return math.log(last["cost"] / first["cost"]) / math.log(last["size"] / first["size"])
 
 
 @app.command()
@@ -158,7 +168,7 @@ def part(axis: str, size: int) -> None:
     with TemporaryDirectory(prefix="nlac-growth-") as folder:
         AXES[axis][0](Path(folder), size, clock)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
-    print(json.dumps({"size": size, "seconds": round(clock.seconds, 4), "peak_gib": round(peak, 3)}))
+    print(json.dumps({"size": size, "cost": round(clock.cost, 4), "peak_gib": round(peak, 3)}))
 
 
 @app.command()
@@ -197,23 +207,25 @@ def measure(
 def draw(
     results: Annotated[Path, typer.Option()] = RESULTS, image: Annotated[Path, typer.Option()] = IMAGE
 ) -> None:
-    """Draw processor time over size, an axis a panel, with a line of exponent 1."""
+    """Draw cost over size, an axis a panel, with a line of exponent 1."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
     found = json.loads(results.read_text())["axes"]
-    figure, panels = plt.subplots(2, 3, figsize=(9.6, 5.6))
+    figure, panels = plt.subplots(2, 4, figsize=(12.0, 5.6))
     for panel, (axis, measured) in zip(panels.flat, found.items(), strict=False):
-        sizes, seconds = ([point[name] for point in measured["points"]] for name in ("size", "seconds"))
-        panel.plot(sizes, [seconds[-1] * size / sizes[-1] for size in sizes], "--", color="grey")
-        panel.plot(sizes, seconds, "o-")
+        sizes, costs = ([point[name] for point in measured["points"]] for name in ("size", "cost"))
+        panel.plot(sizes, [costs[-1] * size / sizes[-1] for size in sizes], "--", color="grey")
+        panel.plot(sizes, costs, "o-")
         panel.set(xscale="log", yscale="log", title=f"{axis}: exponent {measured['exponent']:.2f}")
         panel.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=7)
         panel.minorticks_off()
         panel.grid(alpha=0.3)
-    figure.supylabel("processor seconds")
+    for panel in panels.flat[len(found) :]:
+        panel.axis("off")
+    figure.supylabel("processor seconds; requests")
     figure.tight_layout()
     image.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(image, dpi=110)

@@ -28,6 +28,7 @@ from tests.support.s3_server import BUCKET, URL, S3Server, serving_s3
 
 SMALL, LARGE, TIMES, ROUNDS = b"x" * 4096, 64 << 20, 300, 3
 OUT = Path("benchmarks/out/object_stores.json")
+COMMIT = "commit of 1 file"
 SERVE = """
 import json, sys
 from tests.support.s3_server import serving_s3
@@ -127,9 +128,7 @@ def requests(iterations: int, folder: Path) -> dict[str, int]:
         store = host("writer")
         for number in range(iterations):
             commit_rows(store, "rollout", number, {"episodes": [episode()]})
-        made = {
-            "commit of 1 file": counted(server, lambda: commit_rows(store, "refinement", 0, {"episodes": []}))
-        }
+        made = {COMMIT: counted(server, lambda: commit_rows(store, "refinement", 0, {"episodes": []}))}
         numbers = range(iterations)
 
         def find(store: Store) -> None:

@@ -39,7 +39,7 @@ def test_the_curve_is_drawn_and_says_how_much_faster_eight_workers_are(
 
 def test_growth_is_named_by_its_exponent_and_drawn(tmp_path: Path) -> None:
     sizes = (1, 10, 20, 40)
-    points = [{"size": float(n), "seconds": 5.0 + n**2 if n == 1 else float(n**2)} for n in sizes]
+    points = [{"size": float(n), "cost": 5.0 + n**2 if n == 1 else float(n**2)} for n in sizes]
     assert growth.exponent(points) == pytest.approx(2.0), "the first point, which is overhead, does not count"
     results, image = tmp_path / "growth.json", tmp_path / "growth.png"
     results.write_text(json.dumps({"axes": {"items": {"exponent": 2.0, "points": points}}}))
