@@ -10,7 +10,8 @@ rate and steps. The loss is on completions only, and all cores are used. TRL get
 as ours are. The first step of each run does not count. Needs TRL: pip install -c constraints.txt -e '.[benchmarks]'.
 
 Ours has weights of `--dtype`; `auto` takes what a run on this processor would. Checks in float32 have names and goals
-of their own. TRL's best settings are found for each, among both types.
+of their own. TRL's best settings are found for each: for bfloat16 among both types; for float32, which is for
+processors where bfloat16 is slow, in float32 alone.
 """
 
 import json
@@ -42,6 +43,7 @@ TRIED: list[dict[str, Any]] = [
     {"autocast": False}, {"weights": "float32"}, {"weights": "float32", "autocast": False},
     {"gradient_checkpointing": True},
 ]  # fmt: skip
+IN_FLOAT32 = {"weights": "float32", "autocast": False}
 RATE = 5e-4
 Dtype = Literal["float32", "bfloat16"]
 Result = dict[str, Any]
@@ -100,10 +102,12 @@ def find_settings(model: str, dtype: Dtype, folder: Path, chats: int, batch_rows
         tried[named] = {key: result[key] for key in ("speed", "peak_gib")}
         return float(result["speed"])
 
-    gains = [(attempt(change), change) for change in TRIED]
+    own = IN_FLOAT32 if dtype == "float32" else {}
+    changes = [own | change for change in TRIED if not own.keys() & change.keys()]
+    gains = [(attempt(change), change) for change in changes]
     first = gains[0][0]
     best = max(gains, key=lambda gain: gain[0])
-    joined: dict[str, Any] = {}
+    joined: dict[str, Any] = {**own}
     for speed, change in sorted(gains, key=lambda gain: gain[0]):
         if speed > first:
             joined |= change
