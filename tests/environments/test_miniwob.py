@@ -57,16 +57,18 @@ def one_page(name: str, **options: int) -> tuple[MiniWoB, Task]:
     return game, game.tasks("eval")[0]
 
 
-def test_scripted_solutions_that_read_the_observation_alone_earn_reward_one() -> None:
+@pytest.mark.parametrize("seeds", [1, pytest.param(SEEDS, marks=pytest.mark.long)])
+def test_scripted_solutions_that_read_the_observation_alone_earn_reward_one(seeds: int) -> None:
     assert len(SOLUTIONS) >= 25 and set(SOLUTIONS) <= set(pages.PAGES) and len(pages.PAGES) >= 75
     game = MiniWoB(pages=list(SOLUTIONS), browsers=2)
 
     async def solve_all() -> list[Step]:
-        tasks = game.tasks("eval")[: SEEDS * len(SOLUTIONS)]
+        tasks = game.tasks("eval")[: seeds * len(SOLUTIONS)]
+        assert len({task.task_id.partition("/")[0] for task in tasks}) == len(SOLUTIONS)
         return await asyncio.gather(*(play_solution(game, task) for task in tasks))
 
     ended = asyncio.run(solve_all())
-    assert len(ended) == SEEDS * len(SOLUTIONS)
+    assert len(ended) == seeds * len(SOLUTIONS)
     assert all(step.success and step.done and step.reward == 1.0 and step.valid for step in ended)
 
 
