@@ -9,10 +9,9 @@ from schemas.manifest import FileEntry
 from storage.committed import Unreachable
 from storage.files import make_folder
 from storage.folders import Folder, folders
+from storage.mirror import MANIFEST
 from storage.shards import read_shard, shard_homes
 from storage.store import Store, StoreError
-
-MANIFEST = "manifest.json"
 
 
 @dataclass

@@ -268,7 +268,7 @@ class Store:
         """
         folder = self.run_dir(run)
         self._make(folder)
-        note = folder / ".lock.json"
+        note = self.lock_note(run)
         lock = FileLock(folder / ".lock")
         try:
             lock.acquire(timeout=0)
@@ -313,11 +313,15 @@ class Store:
         finally:
             lock.release()
 
+    def lock_note(self, run: str) -> Path:
+        """Tells who of this machine holds the run's lock, or died with it; gone when the lock is given back."""
+        return self.run_dir(run) / ".lock.json"
+
     def living_holder(self, run: str) -> str | None:
         """Who holds the run's lock, if its process lives. It does not touch the lock: a glance must not keep a writer
         out. Of a holder on another host nobody here knows whether it lives, so its note counts, with its host."""
         try:
-            noted = json.loads((self.run_dir(run) / ".lock.json").read_text())
+            noted = json.loads(self.lock_note(run).read_text())
             if (host := noted.get("host", gethostname())) != gethostname():
                 return f"{noted['holder']} on {host}"
             return str(noted["holder"]) if _lives(int(noted["pid"])) else None
@@ -327,7 +331,7 @@ class Store:
     def lock_holder(self, run: str) -> str:
         """Who holds the run's lock, as it named itself."""
         try:
-            return str(json.loads((self.run_dir(run) / ".lock.json").read_text())["holder"])
+            return str(json.loads(self.lock_note(run).read_text())["holder"])
         except (FileNotFoundError, json.JSONDecodeError, KeyError):
             return "an unnamed process"
 

@@ -176,7 +176,7 @@ class Driver:
         if self.watch is not None and self.watch.poll() is None:
             return True
         try:
-            note = json.loads((self.store.run_dir(self.config.run) / ".lock.json").read_text())
+            note = json.loads(self.store.lock_note(self.config.run).read_text())
             return psutil.Process(note["pid"]).status() != psutil.STATUS_ZOMBIE
         except (OSError, ValueError, psutil.NoSuchProcess):
             return False

@@ -99,9 +99,9 @@ def standing(
 
 
 def _computed_elsewhere(store: Store, run: str, iteration: int, flow_runs: list[FlowRun]) -> str | None:
-    """Prefect's run that computes the iteration, where no process of this machine ever held the run's lock: it is held
-    in another host's mirror."""
-    if (store.run_dir(run) / ".lock.json").exists():
+    """Prefect's run that computes the iteration, where no process of this machine holds the run's lock or died with it:
+    it is held in another host's mirror."""
+    if store.lock_note(run).exists():
         return None
     name = run_name("iteration", run, iteration)
     return next((f"flow run {name}" for one in flow_runs if one.name == name and one.start_time), None)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.stack.control import Stack
-from flows.stack.private import secret_header
+from flows.stack.private import secret_header, stack_secret
 from tasks.loopback import open_loopback
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ def ask(stack: Stack, path: str, body: object = None, seconds: float = 10.0) -> 
     Raises:
         OSError: no answer, or (urllib.error.HTTPError) one that is an error.
     """
-    headers = {"Content-Type": "application/json", **secret_header(Path(stack.data))}
+    headers = {
+        "Content-Type": "application/json",
+        **secret_header(stack.secret or stack_secret(Path(stack.data))),
+    }
     data = None
     if body is not None:
         token = ask(stack, f"/csrf-token?client={CLIENT}", seconds=seconds)["token"]

@@ -43,7 +43,8 @@ TEMPORARY = "temporary"
 
 class Stack(BaseModel):
     """The content of `stack.json`. `listen` and `join` are those of `flows.stack.hosts.Share`; of a stack that joined
-    another, `port` is 0. `pid`, and an address on the loopback, are those of its host."""
+    another, `port` is 0. `pid`, and an address on the loopback, are those of its host. `secret` is that of a server
+    which the environment names; a stack's own is in its profile."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,6 +54,7 @@ class Stack(BaseModel):
     host: str = Field(default_factory=gethostname)
     listen: str = LOOPBACK
     join: str | None = None
+    secret: str | None = Field(default=None, exclude=True, repr=False)
     state: Literal["starting", "ready", "failed"] = "starting"
     error: str | None = None
 
@@ -104,12 +106,13 @@ def _refuse_another_hosts(root: Path) -> None:
 def reached_stack(root: Path) -> Stack | None:
     """The stack of a data root that is up here; else the server that the environment names together with its secret, as
     it does in a cluster's pods. None where there is neither."""
-    stack, server = read_stack(root), os.environ.get("PREFECT_API_URL")
+    stack = read_stack(root)
     if stack is not None:
         return stack if stack.state == "ready" else None
-    if not server or not os.environ.get(AUTH_STRING):
+    server, secret = os.environ.get("PREFECT_API_URL"), os.environ.get(AUTH_STRING)
+    if not server or not secret:
         return None
-    return Stack(pid=0, port=0, data=str(root), join=server, state="ready")
+    return Stack(pid=0, port=0, data=str(root), join=server, secret=secret, state="ready")
 
 
 def _recorded(root: Path) -> Stack | None:

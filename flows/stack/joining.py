@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from flows.stack.environment import STACK_SECRET, profiles_path
-from flows.stack.private import secret_header
+from flows.stack.private import secret_header, stack_secret
 from tasks.loopback import open_loopback
 
 SECONDS = 10.0
@@ -64,7 +64,7 @@ def check_server(root: Path, api_url: str, has_secret: bool) -> None:
         raise StackError(f"this host has no secret for {api_url}; {how}")
     try:
         open_loopback(
-            urllib.request.Request(f"{api_url}/version", headers=secret_header(root)), SECONDS
+            urllib.request.Request(f"{api_url}/version", headers=secret_header(stack_secret(root))), SECONDS
         ).close()
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):

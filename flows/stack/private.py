@@ -7,7 +7,6 @@ stack stops, since browsers remember it.
 """
 
 import base64
-import os
 import re
 import secrets
 import tomllib
@@ -69,10 +68,8 @@ def _write(path: Path, secret: str) -> None:
     replace_text(path, f'active = "{PROFILE}"\n\n[profiles.{PROFILE}]\n{settings}', PRIVATE_FILE)
 
 
-def secret_header(root: Path) -> dict[str, str]:
-    """What every request to the stack's servers needs; where no stack ever was, what the environment gives."""
-    elsewhere = None if profiles_path(root).exists() else os.environ.get(AUTH_STRING)
-    secret = elsewhere or stack_secret(root)
+def secret_header(secret: str) -> dict[str, str]:
+    """What every request to servers with this secret needs."""
     return {"Authorization": f"Basic {base64.b64encode(secret.encode()).decode()}"}
 
 

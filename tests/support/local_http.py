@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class LocalHttp:
-    """Where the server listens, and every request that it got, as 'METHOD path', with its body."""
+    """Where the server listens, and every request that it got, as 'METHOD path', with its body; and the
+    Authorization headers of all."""
 
     port: int
     asked: list[str] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
+    credentials: set[str | None] = field(default_factory=set)
 
     @property
     def url(self) -> str:
@@ -32,6 +34,7 @@ def answering(answer: Callable[[str], tuple[int, bytes]]) -> Iterator[LocalHttp]
             request = f"{self.command} {self.path}"
             local.asked.append(request)
             local.bodies.append(body)
+            local.credentials.add(self.headers.get("Authorization"))
             status, reply = answer(request)
             self.send_response(status)
             kind = "text/html" if reply.startswith(b"<") else "application/json"

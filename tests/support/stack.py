@@ -14,7 +14,7 @@ import psutil
 from flows.stack.api import ask
 from flows.stack.control import read_stack
 from flows.stack.environment import client_environment
-from flows.stack.private import secret_header
+from flows.stack.private import secret_header, stack_secret
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
 from tests.support.waiting import wait_until
@@ -66,7 +66,7 @@ class LocalStack:
     @property
     def secret_header(self) -> dict[str, str]:
         """What every request to the stack's servers needs."""
-        return secret_header(self.data)
+        return secret_header(stack_secret(self.data))
 
     @property
     def options(self) -> list[str]:
