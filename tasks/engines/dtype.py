@@ -31,7 +31,7 @@ from tasks.engines.models import ModelError, check_model, model_cache, model_dig
 
 Dtype = Literal["float32", "bfloat16"]
 
-PROBE = "1"  # raised when the probe measures something else
+PROBE = "2"  # raised when the probe measures something else
 PROBE_SECONDS = 0.5
 TRAINED, GENERATED = 128, 8  # tokens computed at once, in training and in generation
 PRODUCT = 1 << 28  # floating-point operations of a product in training, at most
@@ -119,22 +119,31 @@ def probe(model: ModelSection) -> Choice:
 
 
 def _seconds(width: int, inner: int) -> dict[Dtype, float]:
-    """Seconds a token in each type: an MLP's products forward and backward as in training, forward as in generation.
+    """Seconds a token in each type: an MLP's products forward and backward as in training, forward as in generation,
+    as the program computes them (`tasks.engines.products`).
 
     They take turns, and the best time of each counts, because other processes disturb some of them.
     """
     import torch
-    from torch.nn.functional import linear
+
+    from tasks.engines.products import in_order, multiply, product
 
     rows = max(GENERATED, min(TRAINED, PRODUCT // (2 * width * inner)))
 
     def products(dtype: torch.dtype) -> list[tuple[int, Callable[[], object]]]:
         up, down = torch.ones(inner, width, dtype=dtype), torch.ones(width, inner, dtype=dtype)
         many, few = torch.ones(rows, width, dtype=dtype), torch.ones(GENERATED, width, dtype=dtype)
+        ordered_up, ordered_down = in_order(up), in_order(down)
+
+        def generate() -> object:
+            if ordered_up is None or ordered_down is None:
+                return product(product(few, up), down)
+            return multiply(multiply(few, ordered_up), ordered_down)
+
         return [
-            (rows, lambda: linear(linear(many, up), down)),
-            (rows, lambda: (many @ down) @ up),
-            (GENERATED, lambda: linear(linear(few, up), down)),
+            (rows, lambda: product(product(many, up), down)),
+            (rows, lambda: product(product(many, down.T), up.T)),
+            (GENERATED, generate),
         ]
 
     types: tuple[Dtype, ...] = ("bfloat16", "float32")

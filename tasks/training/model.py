@@ -11,6 +11,7 @@ from transformers.utils import logging as transformers_logging
 from schemas.config import ModelSection
 from tasks.engines.models import resolve_model
 from tasks.training.adapters import NOT_CONTENT, check_form
+from tasks.training.cpu.fused_layers import replace_linears
 from tasks.training.cpu.fused_norms import fuse_norms
 from tasks.training.cpu.packing import use_packing
 from tasks.training.processes import Processes
@@ -90,6 +91,7 @@ def _load(
     use_packing(model)
     if device == "cpu" and together is None:
         fuse_norms(model)
+        replace_linears(model)
     _check_head(model, section)
     return model
 

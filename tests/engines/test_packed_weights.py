@@ -7,6 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from tasks.engines.local.packed_weights import PackedLinear, pack
+from tasks.engines.products import by_onednn
 
 IDS = torch.tensor([[3, 1, 4, 1, 5]])
 
@@ -46,7 +47,16 @@ def test_packed_weights_give_the_same_bits_and_a_copy_has_weights_of_its_own() -
     assert torch.equal(model(IDS).logits, before)
 
 
-def test_other_types_stay_as_they_are() -> None:
+@pytest.mark.skipif(not by_onednn(torch.zeros(1)), reason="torch has no oneDNN beside MKL here")
+def test_packed_weights_in_float32_give_the_same_up_to_rounding() -> None:
     model = made(torch.float32)
+    before = model(IDS).logits
+    pack(model)
+    assert packed_layers(model) == 2 * 7 + 1
+    torch.testing.assert_close(model(IDS).logits, before, rtol=1e-5, atol=1e-6)
+
+
+def test_other_types_stay_as_they_are() -> None:
+    model = made(torch.float64)
     pack(model)
     assert not packed_layers(model)

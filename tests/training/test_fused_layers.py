@@ -48,7 +48,7 @@ def test_adapted_layers_and_their_gradients_are_those_of_peft(activation: str) -
         fuse_adapter(base)
     assert len(seen[0]) == 1 + 2 * 2 * 7
     for plain, quick in zip(*seen, strict=True):
-        torch.testing.assert_close(quick, plain)
+        torch.testing.assert_close(quick, plain, rtol=1e-4, atol=1e-4)  # both round
     with model.disable_adapter():
         assert torch.equal(base(input_ids=ids).logits, bare(input_ids=ids).logits)
     layer = base.model.layers[0]

@@ -80,7 +80,8 @@ class AdapterPool:
         self._base, self._merge, self._in_place = base, merge, in_place
         self._own: dict[str, torch.Tensor] = {}  # the base's weights, once others have been in their place
         self._placed: str | None = None  # digest of those that are
-        pack(base)
+        if not in_place:
+            pack(base)
         self._peft: PeftModel | None = None
         self._loaded: OrderedDict[str, None] = OrderedDict()
         self._copies: OrderedDict[str, PreTrainedModel] = OrderedDict()

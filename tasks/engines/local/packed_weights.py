@@ -1,17 +1,19 @@
 """Weights of linear layers in the order in which oneDNN multiplies by them.
 
-Each product in bfloat16 on a CPU brings its weights into that order first. For the few rows of a decoding step that
-takes as long as the product itself. So a model that does not change is packed once. Results are the same to the bit, at
-the price of the layers' weights a second time in memory.
+A product on a CPU brings its weights into that order first. For the few rows of a decoding step that takes as long as
+the product itself. So a model that does not change is packed once, at the price of the layers' weights a second time in
+memory. In bfloat16 results are the same to the bit, in float32 up to rounding (`tasks.engines.products`).
 """
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+
+from tasks.engines.products import in_order, multiply
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -26,10 +28,7 @@ class PackedLinear(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """[..., in features] to [..., out features], without gradients."""
-        if self.packed is None:
-            return super().forward(input)
-        pointwise = torch.ops.mkldnn._linear_pointwise
-        return cast("torch.Tensor", pointwise(input, self.packed, self.bias, "none", [], ""))
+        return super().forward(input) if self.packed is None else multiply(input, self.packed, self.bias)
 
     def __deepcopy__(self, memo: dict[int, object]) -> nn.Linear:
         other = nn.Linear.__new__(nn.Linear)
@@ -39,14 +38,11 @@ class PackedLinear(nn.Linear):
 
 
 def pack(model: PreTrainedModel) -> None:
-    """Pack a model's linear layers where that helps: in bfloat16 on a CPU whose oneDNN computes with it. Their weights
-    must not change afterwards."""
-    small = sum(weight.nbytes for weight in model.parameters()) <= MOST_BYTES
-    on_cpu = model.device.type == "cpu" and model.dtype == torch.bfloat16
-    if not (small and on_cpu and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+    """Pack a model's linear layers where that helps: on a CPU, in types that oneDNN computes with. Their weights must
+    not change afterwards."""
+    if sum(weight.nbytes for weight in model.parameters()) > MOST_BYTES:
         return
     for module in model.modules():
-        if type(module) is nn.Linear:
+        if type(module) is nn.Linear and (packed := in_order(module.weight)) is not None:
             module.__class__ = PackedLinear
-            reorder = torch.ops.mkldnn._reorder_linear_weight
-            module.__dict__["packed"] = reorder(module.weight.detach(), None)
+            module.__dict__["packed"] = packed

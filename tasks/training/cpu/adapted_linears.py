@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn.functional import silu
 
+from tasks.engines.products import add_product, product
 from tasks.training.cpu.fused_norms import Normed, normed
 
 
@@ -79,7 +80,7 @@ def _forward(
     low = flat @ all_a.T
     parts = low.split([len(one) for one in a], dim=1)
     outs = (
-        (flat @ weight.T).addmm_(part, one.T, alpha=scale).view(*x.shape[:-1], -1)
+        product(flat, weight).addmm_(part, one.T, alpha=scale).view(*x.shape[:-1], -1)
         for weight, part, one, scale in zip(weights, parts, low_b, scales, strict=True)
     )
     return tuple(outs), [low, all_a, *weights, *low_b]
@@ -104,7 +105,7 @@ def _backward(
         low_grads.append((grad @ one).mul_(scale))
         grads_b.append((grad.T @ part).float().mul_(scale))
         if of_x:
-            grad_x = grad @ weight if grad_x is None else grad_x.addmm_(grad, weight)
+            grad_x = product(grad, weight.T) if grad_x is None else add_product(grad_x, grad, weight.T)
     low_grad = torch.cat(low_grads, dim=1)
     if grad_x is not None:
         grad_x = grad_x.addmm_(low_grad, all_a).view(x.shape)

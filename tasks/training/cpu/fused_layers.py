@@ -1,4 +1,4 @@
-"""LoRA layers and gated MLPs computed by `adapted_linears`, for training on a CPU."""
+"""Linear layers, LoRA layers and gated MLPs computed by `products` and `adapted_linears`, for training on a CPU."""
 
 import threading
 from collections import Counter
@@ -11,6 +11,7 @@ import torch
 from peft.tuners.lora import Linear as LoraLinear
 from transformers import PreTrainedModel
 
+from tasks.engines.products import Product, by_onednn
 from tasks.training.cpu.adapted_linears import AdaptedLinears, GatedLinear
 from tasks.training.cpu.fused_norms import NORMED, replace_if_equal
 
@@ -68,6 +69,22 @@ def _gated(mlp: Any, usual: Callable[[torch.Tensor], torch.Tensor], x: torch.Ten
     gate, up = (layer(x).to(tensors[0].dtype) for layer in (mlp.gate_proj, mlp.up_proj))
     out: torch.Tensor = GatedLinear.apply(gate, up, scale, *tensors)  # type: ignore[no-untyped-call]
     return out
+
+
+def replace_linears(model: PreTrainedModel) -> None:
+    """Have oneDNN compute the linear layers of a model, in place; under autocast torch does."""
+    for module in model.modules():
+        if type(module) is torch.nn.Linear and by_onednn(module.weight):
+            module.forward = partial(_linear, module, module.forward)  # type: ignore[method-assign]
+
+
+def _linear(
+    layer: torch.nn.Linear, usual: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+) -> torch.Tensor:
+    if torch.is_autocast_enabled("cpu"):
+        return usual(x)
+    out: torch.Tensor = Product.apply(x, layer.weight)  # type: ignore[no-untyped-call]
+    return out if layer.bias is None else out + layer.bias
 
 
 def fuse_adapter(model: PreTrainedModel) -> None:

@@ -1,0 +1,54 @@
+"""Products by oneDNN are those of torch up to rounding, and so are their gradients."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tasks.engines.products import Product, add_product, by_onednn, in_order, multiply, product
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_product_is_that_of_torch(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 5, 24).to(dtype), torch.randn(7, 24).to(dtype)
+    assert_close(product(x, weight), x @ weight.T)
+    grad = torch.randn(10, 7).to(dtype)
+    assert_close(product(grad, weight.T), grad @ weight)  # a transposed weight, as in a backward pass
+    some = torch.randn(10, 9).to(dtype)[:, 2:6]  # columns of a larger matrix
+    assert_close(product(grad.T, some.T), grad.T @ some)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_product_is_added_in_place(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    out, x, weight = torch.randn(5, 7).to(dtype), torch.randn(5, 4).to(dtype), torch.randn(7, 4).to(dtype)
+    expected = torch.addmm(out, x, weight.T, alpha=0.5)
+    assert add_product(out, x, weight, 0.5) is out
+    assert_close(out, expected)
+
+
+@pytest.mark.parametrize("of_x", [True, False])
+@pytest.mark.parametrize("of_weight", [True, False])
+def test_gradients_of_a_product_are_those_of_a_linear_layer(of_x: bool, of_weight: bool) -> None:
+    torch.manual_seed(0)
+    x, weight, grad = torch.randn(2, 5, 24), torch.randn(7, 24), torch.randn(2, 5, 7)
+    found = []
+    for compute in (Product.apply, torch.nn.functional.linear):
+        leaves = x.clone().requires_grad_(of_x), weight.clone().requires_grad_(of_weight)
+        if of_x or of_weight:
+            compute(*leaves).backward(grad)
+        found.append([leaf.grad for leaf in leaves])
+    for ours, theirs, asked in zip(*found, (of_x, of_weight), strict=True):
+        assert (ours is not None) == asked
+        assert_close(ours, theirs)
+
+
+def test_an_ordered_weight_multiplies_like_the_weight() -> None:
+    x, weight, bias = torch.randn(3, 24), torch.randn(7, 24), torch.randn(7)
+    ordered = in_order(weight)
+    assert (ordered is not None) == by_onednn(weight)
+    if ordered is not None:
+        assert_close(multiply(x, ordered, bias), torch.nn.functional.linear(x, weight, bias))
+    assert in_order(weight.double()) is None
