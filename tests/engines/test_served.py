@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from tasks.chat.messages import Message
 from tasks.engines.backends import build_engine
 from tasks.engines.protocol import Adapter, Completion, Engine, EngineDied, Request, Sampling
 from tasks.engines.vllm.server_records import Server, read_server, server_dir
-from tasks.engines.vllm.servers import put_to_sleep
+from tasks.engines.vllm.servers import put_to_sleep, serving
 from tests.support.own_server import OwnServer
 from tests.support.processes import all_end
 
@@ -172,3 +173,46 @@ def test_a_server_that_does_not_start_says_why(own_server: OwnServer) -> None:
     section = own_server.section.model_copy(update={"options": {"no_such_argument": 1}})
     with pytest.raises(EngineDied, match=r"does not start .*unrecognized arguments: --no-such-argument=1"):
         build_engine(section, own_server.model, own_server.cache_dir)
+
+
+@pytest.mark.long
+def test_every_replica_of_a_data_parallel_server_has_the_adapter_and_sleeps(
+    own_server: OwnServer, real_adapter: Adapter, tmp_path: Path
+) -> None:
+    """As in the files of configs/cluster."""
+    section = own_server.section.model_copy(
+        update={"options": {"data_parallel_size": 2, "disable_log_stats": None}}
+    )
+    replicas = OwnServer(section, own_server.model, tmp_path)
+
+    async def answers(engine: Engine, adapter: Adapter | None) -> set[str]:
+        done = await asyncio.gather(*(engine.generate(ask(adapter)) for _ in range(8)))
+        return {completion.text for completion in done}
+
+    async def check() -> None:
+        engine = build(replicas)
+        _, server = running(replicas)
+        said = [await answers(engine, adapter) for adapter in (None, real_adapter)]
+        assert all(len(texts) == 1 for texts in said), "replicas with other weights would say other things"
+        assert answered(server).keys() == {"0", "1"} and min(answered(server).values()) > 0
+        await engine.close()
+        assert put_to_sleep(tmp_path) == [] and get(server, "/is_sleeping")["is_sleeping"]
+        engine = build(replicas)
+        assert await answers(engine, real_adapter) == said[1]
+        await engine.close()
+
+    with serving([section], replicas.model, tmp_path):
+        asyncio.run(check())
+
+
+def answered(server: Server) -> dict[str, float]:
+    """Requests that each replica has answered, by its number."""
+    request = urllib.request.Request(
+        f"{server.root_url}/metrics", headers={"Authorization": f"Bearer {server.key}"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        lines = answer.read().decode()
+    found: dict[str, float] = {}
+    for replica, count in re.findall(r'^vllm:request_success_total\{engine="(\d+)".*\} (\S+)$', lines, re.M):
+        found[replica] = found.get(replica, 0) + float(count)
+    return found
