@@ -1,8 +1,8 @@
 """Matrix products on a CPU by oneDNN.
 
-torch leaves products in float32 to MKL. On processors of AMD MKL does without AVX512, and for few rows it is slower
-everywhere than oneDNN with weights in the order that oneDNN reads. Results are the same up to rounding. In bfloat16
-torch asks oneDNN itself. docs/benchmarks.md has the measurements.
+torch leaves products in float32 to MKL. On AMD's processors MKL does without AVX512, and for few rows it is slower than
+oneDNN with weights in the order that oneDNN reads. Results are the same up to rounding. In bfloat16 torch asks oneDNN
+itself. docs/benchmarks.md has the measurements, none of them on a processor of Intel.
 """
 
 from typing import Any
@@ -21,11 +21,9 @@ def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return multiply(x, weight) if by_onednn(x) else x @ weight.T
 
 
-def add_product(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """Add scale times x [M, K] times the transpose of weight [N, K] to out [M, N], in place."""
-    return (
-        out.add_(multiply(x, weight), alpha=scale) if by_onednn(x) else out.addmm_(x, weight.T, alpha=scale)
-    )
+def add_product(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Add x [M, K] times the transpose of weight [N, K] to out [M, N], in place."""
+    return out.add_(multiply(x, weight)) if by_onednn(x) else out.addmm_(x, weight.T)
 
 
 def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
