@@ -193,7 +193,7 @@ def page(results: Sequence[Compared], choices: Sequence[Mapping[str, Any]]) -> l
 
 
 def readme(results: Sequence[Compared]) -> list[str]:
-    """The generated lines of README.md; none before there is a result."""
+    """The generated lines of README.md, of what has been run; none before there is a result."""
     if not results:
         return []
     head = [
@@ -201,7 +201,7 @@ def readme(results: Sequence[Compared]) -> list[str]:
         *(f"{WORLDS[w].title}: {what}" for w in WORLDS for what in ("success", "steps to nine tenths")),
     ]
     rows = []
-    for algorithm in ALGORITHMS:
+    for algorithm in (a for a in ALGORITHMS if any(of(results, world, a) for world in WORLDS)):
         cells = [f"`{algorithm}`"]
         for world, place in WORLDS.items():
             _, success, _, nine_tenths, *_ = _row(of(results, world, algorithm), place.steps)

@@ -51,7 +51,8 @@ def plot_bands(
     Args:
         panels: world -> algorithm -> the figures of each seed. A row for each world, a colour for each algorithm: the
             median of the seeds, and a band from the lowest to the highest.
-        costs: field of the figures -> its name; a column each.
+        costs: field of the figures -> its name; a column each. Algorithms take about as many environment steps, but
+            differ by orders of magnitude in the others, whose axes are logarithmic.
         path: of the picture.
     """
     import matplotlib
@@ -70,7 +71,8 @@ def plot_bands(
         for axes, (cost, label) in zip(row, costs.items(), strict=True):
             for algorithm, runs in algorithms.items():
                 spent = [[getattr(found, cost) for found in run] for run in runs]
-                at = np.linspace(max(run[0] for run in spent), min(run[-1] for run in spent), 200)
+                ends = max(1, *(run[0] for run in spent)), min(run[-1] for run in spent)
+                at = (np.linspace if cost == "environment_steps" else np.geomspace)(*ends, 200)
                 success = np.array(
                     [
                         np.interp(at, run, [found.sampled_success for found in figures])
@@ -87,6 +89,7 @@ def plot_bands(
                     at, success.min(axis=0), success.max(axis=0), color=colours[algorithm], alpha=0.2
                 )
             axes.set(xlabel=label, ylim=(0, 1), title=world)
+            axes.set_xscale("linear" if cost == "environment_steps" else "log")
             axes.grid(alpha=0.3)
         row[0].set_ylabel("success on held-out tasks")
     handles = {
