@@ -28,6 +28,7 @@ COSTS = {
     "trained_tokens": "trained tokens", "seconds": "seconds",
 }  # fmt: skip
 CAPTION = "Success on held-out tasks against environment steps, tokens and seconds"
+INTRODUCTION = "Algorithms [compared](docs/comparison.md) with a model of 0.1 million parameters each, medians of the seeds run:"
 NOT_RUN = "not run"
 
 
@@ -207,7 +208,7 @@ def readme(results: Sequence[Compared]) -> list[str]:
             _, success, _, nine_tenths, *_ = _row(of(results, world, algorithm), place.steps)
             cells += [success, nine_tenths]
         rows.append(cells)
-    return [*_table(head, rows), "", f"![{CAPTION}](docs/images/{PICTURE.name})"]
+    return [INTRODUCTION, "", *_table(head, rows), "", f"![{CAPTION}](docs/images/{PICTURE.name})"]
 
 
 def between(text: str, lines: Sequence[str]) -> str:
