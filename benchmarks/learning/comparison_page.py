@@ -28,7 +28,9 @@ COSTS = {
     "trained_tokens": "trained tokens", "seconds": "seconds",
 }  # fmt: skip
 CAPTION = "Success on held-out tasks against environment steps, tokens and seconds"
-INTRODUCTION = "Algorithms [compared](docs/comparison.md), each with a model of 0.1 million parameters; medians of seeds:"
+INTRODUCTION = (
+    "Algorithms [compared](docs/comparison.md), with a model of 0.1 million parameters; medians of seeds:"
+)
 NOT_RUN = "not run"
 
 
