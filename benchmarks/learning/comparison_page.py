@@ -28,9 +28,6 @@ COSTS = {
     "trained_tokens": "trained tokens", "seconds": "seconds",
 }  # fmt: skip
 CAPTION = "Success on held-out tasks against environment steps, tokens and seconds"
-INTRODUCTION = (
-    "Algorithms [compared](docs/comparison.md), with a model of 0.1 million parameters; medians of seeds:"
-)
 NOT_RUN = "not run"
 
 
@@ -196,21 +193,18 @@ def page(results: Sequence[Compared], choices: Sequence[Mapping[str, Any]]) -> l
 
 
 def readme(results: Sequence[Compared]) -> list[str]:
-    """The generated lines of README.md, of what has been run; none before there is a result."""
+    """The generated lines of README.md, a row for each world; none before there is a result."""
     if not results:
         return []
-    head = [
-        "algorithm",
-        *(f"{WORLDS[w].title}: {what}" for w in WORLDS for what in ("success", "steps to nine tenths")),
-    ]
+    head = ["[compared](docs/comparison.md): success; steps to nine tenths", *(f"`{a}`" for a in ALGORITHMS)]
     rows = []
-    for algorithm in (a for a in ALGORITHMS if any(of(results, world, a) for world in WORLDS)):
-        cells = [f"`{algorithm}`"]
-        for world, place in WORLDS.items():
+    for world, place in WORLDS.items():
+        cells = [place.title]
+        for algorithm in ALGORITHMS:
             _, success, _, nine_tenths, *_ = _row(of(results, world, algorithm), place.steps)
-            cells += [success, nine_tenths]
+            cells.append(f"{success}; {nine_tenths}" if nine_tenths else success)
         rows.append(cells)
-    return [INTRODUCTION, "", *_table(head, rows), "", f"![{CAPTION}](docs/images/{PICTURE.name})"]
+    return [*_table(head, rows), "", f"![{CAPTION}](docs/images/{PICTURE.name})"]
 
 
 def between(text: str, lines: Sequence[str]) -> str:

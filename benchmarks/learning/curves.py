@@ -69,10 +69,11 @@ def plot_bands(
     }
     for row, (world, algorithms) in zip(grid, panels.items(), strict=True):
         for axes, (cost, label) in zip(row, costs.items(), strict=True):
+            linear = cost == "environment_steps"
             for algorithm, runs in algorithms.items():
                 spent = [[getattr(found, cost) for found in run] for run in runs]
                 ends = max(1, *(run[0] for run in spent)), min(run[-1] for run in spent)
-                at = (np.linspace if cost == "environment_steps" else np.geomspace)(*ends, 200)
+                at = (np.linspace if linear else np.geomspace)(*ends, 200)
                 success = np.array(
                     [
                         np.interp(at, run, [found.sampled_success for found in figures])
@@ -89,7 +90,7 @@ def plot_bands(
                     at, success.min(axis=0), success.max(axis=0), color=colours[algorithm], alpha=0.2
                 )
             axes.set(xlabel=label, ylim=(0, 1), title=world)
-            axes.set_xscale("linear" if cost == "environment_steps" else "log")
+            axes.set_xscale("linear" if linear else "log")
             axes.grid(alpha=0.3)
         row[0].set_ylabel("success on held-out tasks")
     handles = {

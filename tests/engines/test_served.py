@@ -59,12 +59,17 @@ def running(server: OwnServer) -> tuple[Path, Server]:
     return folder, found
 
 
-def get(server: Server, path: str) -> Any:
+def read(server: Server, path: str) -> str:
     request = urllib.request.Request(
         server.root_url + path, headers={"Authorization": f"Bearer {server.key}"}
     )
     with urllib.request.urlopen(request, timeout=10) as answer:
-        return json.load(answer)
+        text: str = answer.read().decode()
+    return text
+
+
+def get(server: Server, path: str) -> Any:
+    return json.loads(read(server, path))
 
 
 def test_nothing_but_health_is_answered_without_the_key(own_server: OwnServer) -> None:
@@ -207,12 +212,9 @@ def test_every_replica_of_a_data_parallel_server_has_the_adapter_and_sleeps(
 
 def answered(server: Server) -> dict[str, float]:
     """Requests that each replica has answered, by its number."""
-    request = urllib.request.Request(
-        f"{server.root_url}/metrics", headers={"Authorization": f"Bearer {server.key}"}
-    )
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        lines = answer.read().decode()
     found: dict[str, float] = {}
-    for replica, count in re.findall(r'^vllm:request_success_total\{engine="(\d+)".*\} (\S+)$', lines, re.M):
+    for replica, count in re.findall(
+        r'^vllm:request_success_total\{engine="(\d+)".*\} (\S+)$', read(server, "/metrics"), re.M
+    ):
         found[replica] = found.get(replica, 0) + float(count)
     return found

@@ -17,10 +17,17 @@ from tasks.training.cpu.fused_layers import fuse_adapter
 from tasks.training.cpu.fused_norms import fuse_norms
 
 
+@pytest.mark.parametrize(
+    ("products", "close"), [("torch", {}), ("onednn", {"rtol": 1e-4, "atol": 1e-4})]
+)  # the library's own gradients are 3e-4 off here, as those in float64 show
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
-def test_adapted_layers_and_their_gradients_are_those_of_peft(activation: str) -> None:
+def test_adapted_layers_and_their_gradients_are_those_of_peft(
+    activation: str, products: str, close: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a decoder, where some layers read one tensor, and others one of their own. A gated MLP stores two tensors of
     its width; one with another activation is left as it is. A norm's output is not stored."""
+    if products == "torch":
+        monkeypatch.setattr("tasks.engines.products.by_onednn", lambda tensor: False)
     config = LlamaConfig(
         vocab_size=16, hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, hidden_act=activation,
@@ -48,7 +55,7 @@ def test_adapted_layers_and_their_gradients_are_those_of_peft(activation: str) -
         fuse_adapter(base)
     assert len(seen[0]) == 1 + 2 * 2 * 7
     for plain, quick in zip(*seen, strict=True):
-        torch.testing.assert_close(quick, plain, rtol=1e-4, atol=1e-4)  # both round
+        torch.testing.assert_close(quick, plain, **close)
     with model.disable_adapter():
         assert torch.equal(base(input_ids=ids).logits, bare(input_ids=ids).logits)
     layer = base.model.layers[0]
