@@ -91,13 +91,18 @@ WORLDS: dict[str, World] = {
 }  # fmt: skip
 
 
+GAMMA = 0.8
+"""Of both worlds: their evaluator discounts by it, and so do the algorithms with a scalar critic."""
+
 OWN: dict[str, dict[str, Any]] = {
     "refiner_alone": {"improvement": ALONE},
     "nlrl": {"improvement": {"rounds": 1}},
     # A group plays one task, so an iteration has as many episodes as those of the others.
     "grpo": {"rollout": {"episodes": 16, "first_episodes": 32, "repeats": 8}},
+    # An episode cut at its last step goes on with the value of its state. Undiscounted, wandering would cost nothing.
+    "ppo": {"policy_gradient": {"discount": GAMMA}},
     # Its policy learns from uniform actions, weighted, before it must act; NLAC's refiner needs no such actions.
-    "sac": {"improvement": {"from_iteration": 1}},
+    "sac": {"improvement": {"from_iteration": 1}, "soft_q": {"discount": GAMMA}},
 }
 """Algorithm -> what it is, beside its name. One without a critic improves its policy from the first iteration on."""
 

@@ -45,6 +45,16 @@ def small(world: str, **improvement: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("world", WORLDS)
+def test_scalar_critics_discount_as_the_evaluator_does(world: str) -> None:
+    for algorithm, discount in (
+        ("ppo", lambda config: config.policy_gradient.discount),
+        ("sac", lambda config: config.soft_q.discount),
+    ):
+        config = configure(world, algorithm, 0, {}, Path("/"))
+        assert discount(config) == config.environment.options["gamma"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "algorithm"), [("frozen_lake", "self_distillation"), ("line_walk", "rft")])
 def test_a_run_goes_on_where_it_stopped_and_sql_says_the_same(
