@@ -5,7 +5,7 @@ what an algorithm is (`OWN`) and in a setting, the best of a grid (`GRIDS`) on a
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.learning import lake_run, walk_run
 from benchmarks.learning.environment_steps import collected_steps, simulated_steps
 from benchmarks.learning.measured_run import Figures
-from benchmarks.learning.result_files import Record, configuration_digest, read_result
+from benchmarks.learning.result_files import Record, configuration_digest, read_result, write_result
 from benchmarks.learning.resumed_run import go_on
 from benchmarks.learning.run_costs import run_costs
 from benchmarks.learning.walk_run import ALONE, AT_ONCE, PROOFS
@@ -32,6 +32,8 @@ from tasks.environments.line_walk import LineWalk
 from tasks.environments.line_walk import measures as walk_measures
 from tasks.environments.line_walk.word_model import make_word_model as make_walk_model
 from tasks.pipeline.checks import check_config
+from tasks.runtime.stage import StageFailed
+from tasks.training.records import TrainingDiverged
 
 SEEDS = (0, 1, 2)
 GRID_SEED = 7
@@ -128,7 +130,7 @@ GRIDS: dict[str, tuple[dict[str, Any], ...]] = {
     "refiner_alone": _CRITIC,
     "rft": _OFTEN,
     "grpo": _GRADIENT,
-    "ppo": _GRADIENT,
+    "ppo": _grid((1e-3, 5e-4), (4, 8), **_SMALL),  # its policy breaks down at 2e-3
     # Every Monte-Carlo rollout costs environment steps; what is left to choose is how many are spent on an action.
     "self_distillation": tuple(
         {"improvement": {"states": states, "futures": futures}, "policy": {"epochs": 16}}
@@ -190,6 +192,7 @@ class Compared(Record[ComparedFigures]):
         setting: what differs from what all algorithms share and from what the algorithm is.
         optimum: success of optimal play on the same tasks.
         number: of the setting in the grid; None in a reported run.
+        diverged: why its training could not go on after the last iteration; empty: it did not diverge.
     """
 
     FIGURES = ComparedFigures
@@ -199,6 +202,7 @@ class Compared(Record[ComparedFigures]):
     setting: dict[str, Any]
     optimum: float
     number: int | None = None
+    diverged: str = ""
 
     @property
     def name(self) -> str:
@@ -207,10 +211,11 @@ class Compared(Record[ComparedFigures]):
 
     @property
     def complete(self) -> bool:
-        """Whether all steps are used, or nothing is trained that could use more."""
+        """Whether all steps are used, or none can be: nothing is trained, or the training diverged."""
         used = self.figures[-1].environment_steps if self.figures else 0
         trains = self.algorithm not in ALGORITHMS or ALGORITHMS[self.algorithm].trains
-        return bool(self.figures) and (not trains or used >= WORLDS[self.world].steps)
+        ended = not trains or bool(self.diverged) or used >= WORLDS[self.world].steps
+        return bool(self.figures) and ended
 
 
 async def measure(store: Store, config: Config, world: World, iteration: int) -> ComparedFigures:
@@ -255,6 +260,7 @@ async def run(
 
     Raises:
         ConfigError: the algorithm can't run in this world.
+        StageFailed: a stage failed, and not because training diverged.
         SystemExit: the store holds the run with another configuration.
     """
     place, store = WORLDS[world], Store(data / world)
@@ -274,7 +280,15 @@ async def run(
     place.make_model(model, seed)
     check_config(config, store.root)
     once = None if ALGORITHMS[algorithm].trains else 1
-    return await go_on(
-        store, config, begun, results, lambda iteration: measure(store, config, place, iteration),
-        steps=place.steps, iterations=once or iterations,
-    )  # fmt: skip
+    try:
+        return await go_on(
+            store, config, begun, results, lambda iteration: measure(store, config, place, iteration),
+            steps=place.steps, iterations=once or iterations,
+        )  # fmt: skip
+    except StageFailed as failed:
+        last = read_result(file, Compared) if file.exists() else begun
+        if not isinstance(failed.__cause__, TrainingDiverged) or last.configuration != begun.configuration:
+            raise
+        ended = replace(last, diverged=str(failed))
+        write_result(results, ended)
+        return ended

@@ -165,12 +165,13 @@ def _choices(choices: Sequence[Mapping[str, Any]]) -> list[str]:
 def _made_with(results: Sequence[Compared]) -> list[str]:
     rows = [
         [
-            r.name, r.configuration, f"`{r.commit}`", r.date,
+            r.name, f"diverged after {len(r.figures)}" if r.diverged else f"{len(r.figures)}", r.configuration,
+            f"`{r.commit}`", r.date,
             f"{r.machine['processor']}, {r.machine['threads']} of {r.machine['cores']} cores",
         ]
         for r in results
     ]  # fmt: skip
-    return _table(["run", "configuration", "commit", "date", "machine"], rows)
+    return _table(["run", "iterations", "configuration", "commit", "date", "machine"], rows)
 
 
 def page(results: Sequence[Compared], choices: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tasks.training.processes import to_write, whole
-from tasks.training.records import StepRecord, TrainingError
+from tasks.training.records import StepRecord, TrainingDiverged
 
 STEPS = 3  # that a loss must stay too high
 FACTOR = 1.5  # times a uniform guess, or the first loss where that is higher
 
-_REMEDY = "lower learning_rate or clip_norm of this training section, or set its `optimizer: reset`"
+REMEDY = "lower learning_rate or clip_norm of this training section, or set its `optimizer: reset`"
 
 
 def refuse_divergence(steps: Sequence[StepRecord], vocabulary: int) -> None:
@@ -22,13 +22,13 @@ def refuse_divergence(steps: Sequence[StepRecord], vocabulary: int) -> None:
         vocabulary: tokens of the model.
 
     Raises:
-        TrainingError: in the last STEPS steps the worst role's mean loss was more than FACTOR times that.
+        TrainingDiverged: in the last STEPS steps the worst role's mean loss was more than FACTOR times that.
     """
     most = FACTOR * max(math.log(vocabulary), _worst(steps[0]))
     if len(steps) > STEPS and min(map(_worst, steps[-STEPS:])) > most:
-        raise TrainingError(
+        raise TrainingDiverged(
             f"step {steps[-1].step}: the loss diverges: for {STEPS} steps a role's mean loss was above {most:.1f} nats "
-            f"per token, the last {_worst(steps[-1]):.1f}, the first {_worst(steps[0]):.1f}; {_REMEDY}"
+            f"per token, the last {_worst(steps[-1]):.1f}, the first {_worst(steps[0]):.1f}; {REMEDY}"
         )
 
 
@@ -46,12 +46,12 @@ def finite(tensors: Mapping[str, torch.Tensor], after: str) -> dict[str, torch.T
         after: begins the message.
 
     Raises:
-        TrainingError: one has a value that is not finite.
+        TrainingDiverged: one has a value that is not finite.
     """
     content = {}
     for name, tensor in tensors.items():
         together = whole(tensor)
         if not torch.isfinite(together).all():
-            raise TrainingError(f"{after}: {name} is not finite; {_REMEDY}")
+            raise TrainingDiverged(f"{after}: {name} is not finite; {REMEDY}")
         content[name] = to_write(together)
     return content

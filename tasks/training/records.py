@@ -7,6 +7,10 @@ class TrainingError(Exception):
     """Training can't start or go on; nothing was written. The message names the field to change."""
 
 
+class TrainingDiverged(TrainingError):
+    """A loss, gradient or parameter is not finite, or the loss stays far above that of a uniform guess."""
+
+
 class NothingToTrain(TrainingError):
     """There is no valid row of the stage's own role; raised before any model is loaded."""
 

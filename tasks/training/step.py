@@ -12,11 +12,12 @@ from tasks.training.batches import micro_batches
 from tasks.training.clipped_ratio import MEASURES, ClippedRatio
 from tasks.training.cpu.parallel_micro_batches import ParallelMicroBatches
 from tasks.training.data import Encoded
+from tasks.training.divergence import REMEDY
 from tasks.training.job import ValueLoss
 from tasks.training.loss import row_coefficients, token_losses
 from tasks.training.memory import within_memory
 from tasks.training.optimizer import Optimizer
-from tasks.training.records import StepRecord, TrainingError
+from tasks.training.records import StepRecord, TrainingDiverged
 from tasks.training.trainable import Trainable
 from tasks.training.value_head import value_loss, value_shares
 
@@ -47,7 +48,7 @@ def take_step(
 
     Raises:
         MicroBatchTooLarge: memory does not hold a micro-batch; nothing has changed.
-        TrainingError: the loss or a gradient is not finite.
+        TrainingDiverged: the loss or a gradient is not finite.
     """
     coefficients = {row.row_id: share for row, share in zip(batch, row_coefficients(batch), strict=True)}
     coefficients |= clipped_ratio.coefficients(batch) if clipped_ratio else {}
@@ -109,10 +110,7 @@ def take_step(
     loss = sum(by_role) + (anchor.coefficient * kl_mean if anchor else 0.0) + value_coefficient * value_mean
     rate, norm = adamw.learning_rate, adamw.clip()
     if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise TrainingError(
-            f"step {number}: loss {loss}, gradient norm {norm}; lower learning_rate or clip_norm of this "
-            "training section, or set its `optimizer: reset`"
-        )
+        raise TrainingDiverged(f"step {number}: loss {loss}, gradient norm {norm}; {REMEDY}")
     adamw.step()
     present = {row.role for row in batch if row.has_label}
     sampled = sum(len(row.label_ids) for row in batch if row.sampled is not None)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, isnan
 from pathlib import Path
@@ -28,6 +28,9 @@ from storage.sql.views import connect
 from storage.store import Store
 from tasks.algorithms import ALGORITHMS
 from tasks.pipeline.checks import check_config
+from tasks.runtime.stage import StageFailed
+from tasks.training import trainer
+from tasks.training.records import TrainingDiverged, TrainingError
 
 SMALL: dict[str, dict[str, Any]] = {
     "frozen_lake": {"environment": {"options": {"maps": 2}}},
@@ -90,6 +93,38 @@ def test_a_run_goes_on_where_it_stopped_and_sql_says_the_same(
     (tmp_path / world).rename(tmp_path / "gone")
     assert go(9) == read_result(tmp_path / "results" / f"{world}-{algorithm}-0.json", Compared)
     assert not (tmp_path / world).exists(), "a complete result is read, and nothing is run"
+
+
+@pytest.mark.slow
+def test_a_run_whose_training_diverges_ends_with_its_last_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go(iterations: int) -> Compared:
+        return asyncio.run(
+            compared.run(
+                "line_walk", "rft", 0, grid_of("rft")[0], data=tmp_path, results=tmp_path / "results",
+                iterations=iterations, changes=small("line_walk"),
+            )
+        )  # fmt: skip
+
+    def failing(error: type[Exception]) -> Callable[..., None]:
+        def fails(*steps: Any) -> None:
+            raise error("step 3: so it is")
+
+        return fails
+
+    first = go(1)
+    monkeypatch.setattr(trainer, "refuse_divergence", failing(TrainingError))
+    with pytest.raises(StageFailed, match="so it is"):
+        go(2)
+    assert read_result(tmp_path / "results" / "line_walk-rft-0.json", Compared) == first
+    monkeypatch.setattr(trainer, "refuse_divergence", failing(TrainingDiverged))
+    last = go(2)
+    assert last.complete and last.diverged == "step 3: so it is" and last.figures == first.figures
+    monkeypatch.undo()
+    assert go(2) == last, "it has ended"
+    [row] = [line for line in comparison_page.page([last], []) if line.startswith("| line_walk-rft-0 |")]
+    assert "| diverged after 1 |" in row
 
 
 @pytest.mark.parametrize("world", WORLDS)
