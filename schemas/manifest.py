@@ -4,6 +4,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+MANIFEST = "manifest.json"
+"""The file that commits a stage's folder."""
+
 MANIFEST_VERSION = 3
 """Version 1 calls `fingerprint_inputs` by another name, `determinants`. Since version 3 the file ends with a checksum
 (`storage.sealed`)."""

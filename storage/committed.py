@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from schemas.manifest import FileEntry, Manifest, Summary
+from schemas.manifest import MANIFEST, FileEntry, Manifest, Summary
 from schemas.rows import TABLES
 from storage.sealed import unseal
 
@@ -102,7 +102,7 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         StoreError: missing, truncated or of another program version; the file is named.
     """
-    path = folder / "manifest.json"
+    path = folder / MANIFEST
     try:
         content = path.read_bytes()
     except FileNotFoundError:

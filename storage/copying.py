@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from schemas.manifest import FileEntry
+from schemas.manifest import MANIFEST, FileEntry
 from storage.committed import Unreachable
 from storage.files import make_folder
 from storage.folders import Folder, folders
-from storage.mirror import MANIFEST
 from storage.shards import read_shard, shard_homes
 from storage.store import Store, StoreError
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from schemas.manifest import Summary
+from schemas.manifest import MANIFEST, Summary
 from storage.committed import StoreError
 from storage.folders import Folder, folders
 from storage.places import Files
@@ -117,7 +117,7 @@ def _is_done(store: Store, run: str, name: str) -> bool:
     if known is None:
         return False
     iteration = int(known["iteration"])
-    committed = store.stage_dir(run, known["stage"], iteration) / known["folder"] / "manifest.json"
+    committed = store.stage_dir(run, known["stage"], iteration) / known["folder"] / MANIFEST
     return store.place.read(committed) is not None or store.current(run, iteration).state == "finished"
 
 
@@ -130,7 +130,7 @@ def _size_of_shards(store: Store, home: Path) -> int:
 
 
 def _size(folder: Folder) -> int:
-    own = (folder.path / name for name in ("manifest.json", "stage.log"))
+    own = (folder.path / name for name in (MANIFEST, "stage.log"))
     return sum(entry.bytes for entry in folder.manifest.files) + sum(
         p.stat().st_size for p in own if p.exists()
     )

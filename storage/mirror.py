@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from schemas.load import ConfigError
-from schemas.manifest import FileEntry
+from schemas.manifest import MANIFEST, FileEntry
 from storage.committed import StoreError, Taken
 from storage.copies import Copies
 from storage.objects import Found, Objects
@@ -31,7 +31,7 @@ PARALLEL = 16  # requests at a time, of files of one folder or of many small fil
 ROUNDS = 100  # of reading and replacing a small file; each one lost was another writer's change
 ABANDONED = timedelta(days=1)
 """Age of an upload that nobody finishes any more."""
-MANIFEST, PROBE = "manifest.json", ".nlac"
+PROBE = ".nlac"
 
 
 class Mirror:

@@ -13,7 +13,7 @@ from typing import Protocol
 from filelock import FileLock
 
 from schemas.data_url import url_of
-from schemas.manifest import FileEntry
+from schemas.manifest import MANIFEST, FileEntry
 from storage.committed import Taken
 from storage.files import PRIVATE_FILE, PUBLIC_FILE, fsync, fsync_tree, replace_text, sha256_file
 
@@ -164,9 +164,7 @@ class Files:
 
     def unlisted(self, committed: Mapping[Path, Sequence[FileEntry]]) -> Iterator[Unlisted]:
         for folder, entries in committed.items():
-            own = {
-                folder / name for name in (*(entry.path for entry in entries), "manifest.json", "stage.log")
-            }
+            own = {folder / name for name in (*(entry.path for entry in entries), MANIFEST, "stage.log")}
             for path in sorted({path for path in folder.rglob("*") if path.is_file()} - own):
                 yield Unlisted(path, str(path), path.stat().st_size, abandoned=False)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from schemas.manifest import StageKey
+from schemas.manifest import MANIFEST, StageKey
 from schemas.shards import Shard, ShardManifest
 from storage.committed import Missing, StoreError, Taken, Unreachable
 from storage.files import make_folder
@@ -93,7 +93,7 @@ class Shards:
     def commit(self, staged: Path, manifest: ShardManifest) -> CommittedShard:
         """Make a staged folder visible as a whole. One that is there already stays: shards with equal inputs are
         equal."""
-        (staged / "manifest.json").write_text(seal(manifest), encoding="utf-8")
+        (staged / MANIFEST).write_text(seal(manifest), encoding="utf-8")
         make_folder(self.home)
         path = self.home / manifest.shard.name
         try:
@@ -155,7 +155,7 @@ def read_shard(store: Store, folder: Path) -> CommittedShard:
     Raises:
         StoreError: its manifest is missing or broken; it is named.
     """
-    path = folder / "manifest.json"
+    path = folder / MANIFEST
     store.place.refresh(path)
     content, shown = store.place.read(path), store.place.shown(path)
     if content is None:

@@ -19,7 +19,7 @@ from socket import gethostname
 import psutil
 from filelock import FileLock, Timeout
 
-from schemas.manifest import Current, CurrentEntry, Manifest, StageKey, Summary, folder_name
+from schemas.manifest import MANIFEST, Current, CurrentEntry, Manifest, StageKey, Summary, folder_name
 from storage.committed import Committed, Made, StoreError, parse_manifest, read_manifest, scan_parts
 from storage.files import PRIVATE_FOLDER, make_folder, replace_text
 from storage.places import Files, Place, place_of
@@ -178,14 +178,14 @@ class Store:
         return self._manifest(folder, Summary)
 
     def _manifest(self, folder: Path, model: type[Made]) -> Made:
-        path = folder / "manifest.json"
+        path = folder / MANIFEST
         return parse_manifest(self.place.read(path), self.place.shown(path), model)
 
     def find(self, key: StageKey, fingerprint: str) -> Committed | None:
         """The newest committed attempt with this fingerprint, current or not."""
         home = self.stage_dir(key.run, key.stage, key.iteration)
         folders = [home / name for name in self.place.attempts(home) if name.startswith(fingerprint)]
-        whole = [self.at(p) for p in folders if self.place.read(p / "manifest.json") is not None]
+        whole = [self.at(p) for p in folders if self.place.read(p / MANIFEST) is not None]
         return max(whole, key=lambda c: c.manifest.attempt, default=None)
 
     def next_attempt(self, key: StageKey, fingerprint: str) -> int:
@@ -236,7 +236,7 @@ class Store:
         Raises:
             StoreError: a committed folder of that name exists; none is ever overwritten.
         """
-        (folder / "manifest.json").write_text(seal(manifest), encoding="utf-8")
+        (folder / MANIFEST).write_text(seal(manifest), encoding="utf-8")
         Committed(folder, manifest, Files(self.root)).check(content=False)
         home = self.stage_dir(manifest.run, manifest.stage, manifest.iteration)
         self._make(home)

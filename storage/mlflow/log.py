@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from schemas.manifest import MANIFEST
 from storage.committed import Committed
 from storage.mlflow import records
 from storage.mlflow.eval_datasets import log_eval_tasks
@@ -66,7 +67,7 @@ def log_committed(
     }
     client.log_batch(run_id, tags=[RunTag(key, value[:TAG_LENGTH]) for key, value in about.items()])
     runs.write_artifact(m.run, run_id, "config.yaml", config.encode())
-    runs.write_artifact(m.run, run_id, "manifest.json", (committed.path / "manifest.json").read_bytes())
+    runs.write_artifact(m.run, run_id, MANIFEST, (committed.path / MANIFEST).read_bytes())
     mirror_prompts(client, experiment, run_id, committed, prompts)
     register_adapters(client, experiment, run_id, committed, root)
     if evaluation:
