@@ -1,7 +1,10 @@
 """What helps before a command runs: examples, exit codes, completion; and lists that a program can read."""
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +17,11 @@ from flows.cli.examples import EXAMPLES, EXIT_CODES
 from flows.cli.main import app
 from flows.cli.options import FAILED, LOST, USAGE
 from schemas.config import Config
-from schemas.load import dump_config
+from schemas.load import PROJECT_ROOT, dump_config
 from storage.store import Store
+from tests.support.cli import nlac
 from tests.support.committed import commit_rows
 from tests.support.rows import episode, evaluation
-
-
-def nlac(store: Store, *words: str) -> Result:
-    return CliRunner().invoke(app, [*words], env={"NLAC_DATA": str(store.root)})
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -115,3 +115,15 @@ def test_gc_lists_what_it_would_remove(store: Store) -> None:
     (row,) = listed(nlac(store, "gc", "--format", "json"))
     assert (row["kind"], row["run"], row["removed"]) == ("superseded attempt", "trial", False)
     assert row["bytes"] > 0 and (store.root / row["path"]).is_dir()
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, flows.cli.main\n"
+        "sys.exit(sorted({'duckdb', 'polars', 'torch', 'prefect', 'mlflow', 'textarena'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.strip() == "[]"

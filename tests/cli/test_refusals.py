@@ -13,7 +13,9 @@ from flows.cli.main import app
 from flows.cli.options import Commands
 from schemas.load import PROJECT_ROOT
 from storage.store import RunLocked, Store
+from tests.support.cli import nlac
 from tests.support.committed import commit_rows
+from tests.support.logs import conversation, write_json
 from tests.support.rows import episode
 
 
@@ -105,3 +107,27 @@ def test_the_program_s_own_exceptions_are_messages_and_a_bug_keeps_its_traceback
     told = CliRunner().invoke(two, ["refused"])
     assert (told.exit_code, told.stderr) == (1, "run 'a' is being written; wait for it\n")
     assert isinstance(CliRunner().invoke(two, ["broken"]).exception, ZeroDivisionError)
+
+
+def test_a_data_root_that_can_not_be_written_to_is_one_line(tmp_path: Path) -> None:
+    write_json(tmp_path / "log.json", [conversation(0)])
+    (tmp_path / "file").write_text("")
+    root = tmp_path / "file" / "data"
+    result = CliRunner().invoke(app, ["import", str(tmp_path / "log.json"), "--data", str(root)])
+    assert result.exit_code == 1
+    assert "Not a directory; choose another data root with --data or NLAC_DATA" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_export_refuses_what_it_can_not_do(store: Store, tmp_path: Path) -> None:
+    nothing = nlac(store, "export", "policy", str(tmp_path / "out"))
+    assert nothing.exit_code == 1
+    assert "no trained policy" in nothing.stderr and "--merge" in nothing.stderr
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("keep")
+    full = nlac(store, "export", "policy", str(tmp_path / "full"), "--merge")
+    assert full.exit_code == 1
+    assert "not an empty folder" in full.stderr
+    other = nlac(store, "export", "policy", str(tmp_path / "out"), "--iteration", "3")
+    assert "iteration 3 of run 'default' has no trained policy" in other.stderr

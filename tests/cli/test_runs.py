@@ -5,9 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from flows.cli.main import app
 from flows.cli.runs import COMPARE, LIST
 from schemas.config import Config, ReplaySection
 from schemas.load import dump_config
@@ -16,12 +14,9 @@ from storage.mlflow.bridge import Bridge
 from storage.sql.render import render
 from storage.sql.views import connect
 from storage.store import Store
+from tests.support.cli import nlac
 from tests.support.committed import commit_rows
 from tests.support.rows import evaluation
-
-
-def nlac(store: Store, *words: str) -> Result:
-    return CliRunner().invoke(app, [*words], env={"NLAC_DATA": str(store.root)})
 
 
 @pytest.fixture

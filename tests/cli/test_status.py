@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from flows.cli import status as command
-from flows.cli.main import app
 from flows.cli.standing import standing
 from flows.cli.standing_models import FlowRun, RunStanding
 from flows.deployments.progress import ProgressFile
@@ -26,6 +24,7 @@ from storage.store import Store
 from tasks.pipeline.iterations import finish_iteration
 from tasks.pipeline.registry import stages_of
 from tasks.runtime.progress import ProgressState
+from tests.support.cli import nlac
 from tests.support.committed import commit_rows
 from tests.support.local_http import answering
 from tests.support.rows import episode, evaluation, transitions
@@ -33,12 +32,6 @@ from tests.support.stopped import begin, fail
 
 CONFIG = Config(run="trial", model=ModelSection(dtype="float32"))
 STAGES = stages_of(CONFIG, 0)
-
-
-def nlac(store: Store, *words: str) -> Result:
-    done = CliRunner().invoke(app, [*words], env={"NLAC_DATA": str(store.root)})
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done
 
 
 def look(

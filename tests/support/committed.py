@@ -13,6 +13,7 @@ from storage.files import sha256_file
 from storage.parquet.staged import stage_table
 from storage.store import Committed, Store
 from tasks.pipeline.fingerprint_inputs import fingerprint_of
+from tests.support.rows import episode, transitions
 
 
 def commit_rows(
@@ -71,3 +72,9 @@ def table(store: Store, stage: str, name: str, iteration: int = 0) -> pl.DataFra
     committed = store.committed("trial", stage, iteration)
     assert committed is not None
     return committed.scan(name).collect()
+
+
+def commit_episode(store: Store) -> Path:
+    """Commit the rollout of one successful episode; its folder."""
+    row = episode(success=True)
+    return commit_rows(store, "rollout", 0, {"episodes": [row], "transitions": transitions(row)}).path
