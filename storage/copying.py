@@ -37,7 +37,7 @@ def copy_run(store: Store, run: str, to: Store) -> Copied:
 
     Raises:
         StoreError: a part of the run is gone, or the copy has gone on by itself.
-        storage.store.RunLocked: the run is being written, here or there.
+        storage.locks.RunLocked: the run is being written, here or there.
     """
     if store.root == to.root:
         raise StoreError(f"{to}: run '{run}' is there already; name another data root with --to")

@@ -75,7 +75,7 @@ def remove_garbage(store: Store, aliased: Collection[Path] = ()) -> list[Garbage
 
     Raises:
         StoreError: as garbage.
-        storage.store.RunLocked: a run is being written.
+        storage.locks.RunLocked: a run is being written.
     """
     removed = []
     for run in sorted({found.run for found in garbage(store, aliased)}):
@@ -140,7 +140,7 @@ def remove_run(store: Store, run: str) -> None:
     """Remove a run whole.
 
     Raises:
-        storage.store.RunLocked: it is being written.
+        storage.locks.RunLocked: it is being written.
     """
     aside = store.root / f".removed-{run}"
     with store.lock(run, "nlac runs delete"):

@@ -13,8 +13,9 @@ from schemas.config import Config
 from schemas.manifest import Current, OrchestrationIds, RoleCost, StageKey
 from storage.committed import Unreachable
 from storage.files import full_disk_named
+from storage.locks import StageBusy
 from storage.shards import CommittedShard
-from storage.store import Committed, StageBusy, Store
+from storage.store import Committed, Store
 from tasks.pipeline.commit import StageRun, begin_run, commit_output
 from tasks.pipeline.decision import Decision, decide
 from tasks.pipeline.faults import refuse_outage

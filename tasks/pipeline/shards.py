@@ -16,8 +16,9 @@ from schemas.manifest import FileEntry, RoleCost
 from schemas.shards import Shard, ShardManifest
 from storage.committed import Unreachable
 from storage.files import full_disk_named, sha256_file
+from storage.locks import StageBusy
 from storage.shards import CommittedShard, Shards
-from storage.store import StageBusy, Store, StoreError
+from storage.store import Store, StoreError
 from tasks.pipeline.commit import StageRun, begin_run
 from tasks.pipeline.decision import Decision
 from tasks.pipeline.faults import is_fault, refuse_outage

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from flows.cli.main import app
 from flows.cli.options import Commands
 from schemas.load import PROJECT_ROOT
-from storage.store import RunLocked, Store
+from storage.locks import RunLocked
+from storage.store import Store
 from tests.support.cli import nlac
 from tests.support.committed import commit_rows
 from tests.support.logs import conversation, write_json

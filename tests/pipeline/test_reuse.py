@@ -9,7 +9,7 @@ import pytest
 
 from schemas.config import Config
 from schemas.manifest import Manifest, StageKey
-from storage import store as store_module
+from storage import locks
 from storage.store import Committed, Store, StoreError
 from tasks.algorithms import ALGORITHMS
 from tasks.chat.messages import RequestError
@@ -95,7 +95,7 @@ def test_a_kill_right_after_a_recomputation_leaves_later_stages_stale(
 def test_a_stage_that_another_process_computes_is_interrupted_and_touches_nothing(
     store: Store, make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "ORPHAN_SECONDS", 0.0)
+    monkeypatch.setattr(locks, "ORPHAN_SECONDS", 0.0)
     key = StageKey(stage="rollout", run="trial", iteration=0)
     with store.computing(key), pytest.raises(StageInterrupted, match="another process computes rollout"):
         asyncio.run(run_stage(store, make_config(), "rollout", 0))

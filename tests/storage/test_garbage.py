@@ -6,7 +6,8 @@ import pytest
 
 from schemas.manifest import StageKey
 from storage.garbage import garbage, remove_garbage, remove_run
-from storage.store import Committed, RunLocked, Store, StoreError
+from storage.locks import RunLocked
+from storage.store import Committed, Store, StoreError
 from tests.support.committed import commit_rows
 from tests.support.rows import episode, transitions
 

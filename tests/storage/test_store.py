@@ -17,9 +17,10 @@ import pytest
 
 from schemas.manifest import CurrentEntry, StageKey
 from schemas.rows import Priority
-from storage import store as store_module
+from storage import locks
+from storage.locks import RunLocked, StageBusy
 from storage.sql.views import connect
-from storage.store import RunLocked, StageBusy, Store, StoreError, read_manifest
+from storage.store import Store, StoreError, read_manifest
 from storage.verify import verify
 from tests.support.committed import commit_rows
 from tests.support.rows import episode
@@ -102,7 +103,7 @@ def test_new_folders_are_flushed_up_to_the_data_root_and_above(
 
 
 def test_one_process_at_a_time_computes_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "ORPHAN_SECONDS", 0.0)
+    monkeypatch.setattr(locks, "ORPHAN_SECONDS", 0.0)
     script = (
         "import sys; from pathlib import Path; from storage.store import Store\n"
         "from tests.storage.test_store import KEY\n"

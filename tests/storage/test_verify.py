@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from schemas.manifest import FingerprintInputs
-from storage.store import Committed, RunLocked, Store
+from storage.locks import RunLocked
+from storage.store import Committed, Store
 from storage.verify import repair, survey, verify
 from tasks.engines.protocol import Completion
 from tasks.engines.request_journal import RequestJournal
