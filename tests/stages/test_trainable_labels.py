@@ -14,7 +14,8 @@ from schemas.rows import Generation
 from storage.store import Store
 from tasks.algorithms import algorithm_of
 from tasks.engines.protocol import Completion, Request
-from tasks.pipeline.checks import _limits, check_config
+from tasks.pipeline.checks import check_config
+from tasks.pipeline.engine_checks import check_limits
 from tasks.pipeline.runner import run_stage
 from tasks.roles.answers import why_cut
 from tests.support.committed import table
@@ -212,7 +213,7 @@ def test_the_defaults_sample_what_the_loss_assumes_and_have_room_for_two_lines()
     whole = (path for path in (PROJECT_ROOT / "configs").rglob("*.yaml") if path.parent.name != "parts")
     for path in sorted(whole):
         config = load_config(path)
-        assert not list(_limits(config, algorithm_of(config))), path
+        assert not list(check_limits(config, algorithm_of(config))), path
 
 
 def test_the_outcome_stands_before_the_detail() -> None:
