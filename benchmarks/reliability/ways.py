@@ -10,6 +10,7 @@ from typing import Protocol
 
 from flows.stack import control
 from flows.stack.environment import STACK_MARK, client_environment
+from flows.stack.record import read_stack
 from storage.store import Store
 
 Command = tuple[list[str], Mapping[str, str]]
@@ -51,14 +52,14 @@ class Deployed:
 
     def start(self) -> bool:
         """As the protocol."""
-        if control.read_stack(self.store.root) is not None:
+        if read_stack(self.store.root) is not None:
             return False
         control.up(self.store.root, self.file)
         return True
 
     def iterate(self) -> Command:
         """As the protocol."""
-        stack = control.read_stack(self.store.root)
+        stack = read_stack(self.store.root)
         address = stack.api_url if stack else ""  # gone in this moment: the command fails, and is run again
         parameters = json.dumps({"config": str(self.file), "run": self.run})
         command = ["prefect", "deployment", "run", "nlac/iteration", "--watch", "--params", parameters]

@@ -150,8 +150,9 @@ def model(root: Path, config: Path | None) -> Iterator[Finding]:
 
 def stack(root: Path, config: Path | None) -> Iterator[Finding]:
     """The local stack, and its port."""
-    from flows.stack.control import USUAL_PORT, read_stack
+    from flows.stack.control import USUAL_PORT
     from flows.stack.environment import stack_dir
+    from flows.stack.record import read_stack
 
     running = read_stack(root)
     if running is not None:

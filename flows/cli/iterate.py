@@ -19,6 +19,7 @@ from flows.deployments.parameters import resolve
 from flows.stack import control
 from flows.stack.api import ask
 from flows.stack.environment import client_environment
+from flows.stack.record import Stack
 from schemas.load import PROJECT_ROOT
 from schemas.shown import visible
 from storage.store import Store
@@ -128,7 +129,7 @@ def _lines(process: subprocess.Popen[str], display: Display) -> Iterator[str]:
         yield line
 
 
-def _why(stack: control.Stack, flow_run: str) -> str:
+def _why(stack: Stack, flow_run: str) -> str:
     """Why the flow run failed, in its own words: the stage and the commands that retry it."""
     if not flow_run:
         return "Prefect did not accept the run; its message stands above."

@@ -54,6 +54,7 @@ def up(
     from flows.stack.environment import profiles_path, stack_dir
     from flows.stack.hosts import JOINED_ROLES, LOOPBACK, ROLES, Share, worker_name
     from flows.stack.joining import api_address, own_address
+    from flows.stack.record import read_stack
     from tasks.pipeline.checks import check_config
 
     root = data_root(data)
@@ -61,7 +62,7 @@ def up(
         fail("--listen and --join: a host has the server, or joins another's; give one of the two", USAGE)
     roles = tuple(map(str, serve)) if serve else JOINED_ROLES if join else ROLES
     share = Share(own_address(listen) if listen else LOOPBACK, api_address(join) if join else None, roles)
-    running = control.read_stack(root)
+    running = read_stack(root)
     if running is not None:
         control.keep_up(root)
         typer.echo("The local stack is up already.")

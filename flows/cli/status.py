@@ -15,7 +15,7 @@ from flows.cli.status_lines import lines, warning
 
 if TYPE_CHECKING:
     from flows.cli.standing_models import FlowRun, RunStanding
-    from flows.stack.control import Stack
+    from flows.stack.record import Stack
     from storage.store import Store
 
 WATCH_SECONDS = 2.0
@@ -61,7 +61,7 @@ def status(
 
 def _look(store: "Store", run: str | None, still_after: float) -> dict[str, Any]:
     """Everything that is shown, and `told`: the same for programs."""
-    from flows.stack.control import reached_stack
+    from flows.stack.record import reached_stack
 
     up = reached_stack(store.root)
     open_runs = _flow_runs(up, _OPEN) if up else []

@@ -23,7 +23,7 @@ from flows.deployments.names import name_this_run, run_name
 from flows.deployments.parameters import AlgorithmName, Iteration, RunName, Seed, resolve
 from flows.deployments.reporting import publish_report
 from flows.deployments.tracking import Tracking
-from flows.stack.control import read_stack
+from flows.stack.record import read_stack
 from schemas.config import Config, FaultsSection
 from schemas.load import data_root
 from storage.store import Store

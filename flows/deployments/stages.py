@@ -23,8 +23,8 @@ from flows.deployments.parameters import Iteration, RunName, Seed, ShardName, re
 from flows.deployments.reporting import Reporter, publish_result, stage_log_shown
 from flows.deployments.tracking import PromptTexts, mlflow_page, run_id
 from flows.stack import gpu_limit
-from flows.stack.control import read_stack
 from flows.stack.environment import STACK_MARK
+from flows.stack.record import read_stack
 from schemas.config import Config
 from schemas.load import data_root
 from schemas.manifest import OrchestrationIds

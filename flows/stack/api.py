@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.stack.control import Stack
 from flows.stack.private import secret_header, stack_secret
+from flows.stack.record import Stack
 from tasks.loopback import open_loopback
 
 if TYPE_CHECKING:

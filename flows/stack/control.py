@@ -1,9 +1,4 @@
-"""The local stack from the outside: find it, start it, stop it.
-
-On disk, below `<data>/.stack/`: `lock` (held by the supervisor while the stack is up), `stack.json` (what was
-started), `profiles.toml` (the secret), `prefect/` (PREFECT_HOME with the SQLite database), `logs/`, `progress/` (for
-the terminal), `leases/` (of the commands that use it), `temporary` (there if the last of those stops it).
-"""
+"""The local stack from the outside: start it, use it, stop it."""
 
 import os
 import signal
@@ -15,19 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from socket import gethostname
-from typing import Literal
 
-from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field
+from filelock import FileLock
 
 from flows.stack.environment import PROFILE, STACK_DIR, client_environment, profiles_path, stack_dir
-from flows.stack.hosts import LOOPBACK, Share
+from flows.stack.hosts import Share
 from flows.stack.joining import StackError, check_server
-from flows.stack.private import AUTH_STRING, make_private, make_stack_dir, stack_secret, take_secret
+from flows.stack.private import make_private, make_stack_dir, stack_secret, take_secret
 from flows.stack.processes import end, marked_processes
+from flows.stack.record import Stack, held_stack, read_stack, recorded_stack, write_stack
 from schemas.load import PROJECT_ROOT
 from storage.databases import MLFLOW, PREFECT, check_databases
-from storage.files import make_folder, replace_text
+from storage.files import make_folder
 from tasks.engines.vllm import leases
 from tasks.ports import free_port
 
@@ -41,85 +35,13 @@ TEMPORARY = "temporary"
 """File that says that the last command that uses the stack stops it."""
 
 
-class Stack(BaseModel):
-    """The content of `stack.json`. `listen` and `join` are those of `flows.stack.hosts.Share`; of a stack that joined
-    another, `port` is 0. `pid`, and an address on the loopback, are those of its host. `secret` is that of a server
-    which the environment names; a stack's own is in its profile."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    pid: int
-    port: int
-    data: str
-    host: str = Field(default_factory=gethostname)
-    listen: str = LOOPBACK
-    join: str | None = None
-    secret: str | None = Field(default=None, exclude=True, repr=False)
-    state: Literal["starting", "ready", "failed"] = "starting"
-    error: str | None = None
-
-    @property
-    def api_url(self) -> str:
-        return self.join or f"http://{self.listen}:{self.port}/api"
-
-    @property
-    def ui_url(self) -> str:
-        return self.api_url.removesuffix("/api")
-
-
-def write_stack(root: Path, stack: Stack | None) -> None:
-    """Write `stack.json`, or remove it with None."""
-    path = stack_dir(root) / "stack.json"
-    if stack is None:
-        path.unlink(missing_ok=True)
-    else:
-        replace_text(path, stack.model_dump_json(indent=2) + "\n")
-
-
-def read_stack(root: Path) -> Stack | None:
-    """The stack of a data root on this host, in any state, if its supervisor lives."""
-    stack = _held(root)
-    return stack if stack is not None and stack.host == gethostname() else None
-
-
-def _held(root: Path) -> Stack | None:
-    """The stack whose supervisor holds the lock, of this host or of another that shares the folder."""
-    folder = stack_dir(root)
-    if not (folder / "lock").exists():
-        return None
-    try:
-        with FileLock(folder / "lock", timeout=0):
-            return None
-    except Timeout:
-        return _recorded(root)
-
-
 def _refuse_another_hosts(root: Path) -> None:
-    stack = _held(root)
+    stack = held_stack(root)
     if stack is not None and stack.host != gethostname():
         raise StackError(
             f"{stack_dir(root)} is the folder of the stack on host '{stack.host}', and that stack is up; stop it "
             f"there, or set {STACK_DIR} to a folder of this host alone"
         )
-
-
-def reached_stack(root: Path) -> Stack | None:
-    """The stack of a data root that is up here; else the server that the environment names together with its secret, as
-    it does in a cluster's pods. None where there is neither."""
-    stack = read_stack(root)
-    if stack is not None:
-        return stack if stack.state == "ready" else None
-    server, secret = os.environ.get("PREFECT_API_URL"), os.environ.get(AUTH_STRING)
-    if not server or not secret:
-        return None
-    return Stack(pid=0, port=0, data=str(root), join=server, secret=secret, state="ready")
-
-
-def _recorded(root: Path) -> Stack | None:
-    try:
-        return Stack.model_validate_json((stack_dir(root) / "stack.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
 
 
 @contextmanager
@@ -234,7 +156,7 @@ def up(root: Path, config: Path | None = None, seconds: float = 240, share: Shar
     deadline = time.monotonic() + seconds
     try:
         while time.monotonic() < deadline:
-            stack = _recorded(root)
+            stack = recorded_stack(root)
             if stack and stack.pid == process.pid and stack.state == "ready":
                 return stack
             if process.poll() is not None:

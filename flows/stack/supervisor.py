@@ -22,11 +22,12 @@ import psutil
 from filelock import FileLock
 
 from flows.stack.api import ask
-from flows.stack.control import ALONE, Stack, write_stack
+from flows.stack.control import ALONE
 from flows.stack.environment import service_environment, stack_dir
 from flows.stack.hosts import LOOK_SECONDS, LOOPBACK, ROLES, GoneWorkers, Share, worker_name
 from flows.stack.joining import StackError
 from flows.stack.processes import become_subreaper, end, listens, marked_processes
+from flows.stack.record import Stack, write_stack
 from flows.stack.service import Service
 from schemas.load import PROJECT_ROOT, load_config
 from storage.databases import PREFECT, database

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from flows.cli import doctor
 from flows.cli.main import app
 from flows.stack import control
-from flows.stack.control import Stack, write_stack
 from flows.stack.environment import stack_dir
+from flows.stack.record import Stack, write_stack
 from storage.mlflow import server
 
 

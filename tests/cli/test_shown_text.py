@@ -16,7 +16,7 @@ from flows.cli.main import app
 from flows.cli.summary import summary
 from flows.deployments import reporting
 from flows.deployments.reporting import result_text
-from flows.stack.control import Stack
+from flows.stack.record import Stack
 from schemas.load import parse_config
 from storage.sql.render import render
 from storage.store import Committed, Store

@@ -13,8 +13,8 @@ from flows.cli import status as command
 from flows.cli.standing import standing
 from flows.cli.standing_models import FlowRun, RunStanding
 from flows.deployments.progress import ProgressFile
-from flows.stack.control import Stack
 from flows.stack.private import stack_secret
+from flows.stack.record import Stack
 from schemas.config import Config, ModelSection
 from schemas.manifest import RoleCost, StageKey
 from schemas.shards import Shard, ShardManifest
@@ -203,7 +203,7 @@ def test_a_flow_run_that_was_refused_at_its_start_is_named_until_something_moves
         "state": {"type": "FAILED", "message": "ConfigError: model.name: no such folder"},
     }  # fmt: skip
     up = Stack(pid=os.getpid(), port=1, data=str(store.root), state="ready")
-    monkeypatch.setattr("flows.stack.control.read_stack", lambda root: up)
+    monkeypatch.setattr("flows.stack.record.read_stack", lambda root: up)
     monkeypatch.setattr(
         "flows.stack.api.ask",
         lambda stack, path, body: [refused] if "FAILED" in body["flow_runs"]["state"]["type"]["any_"] else [],

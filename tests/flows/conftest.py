@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.stack.control import read_stack
 from flows.stack.processes import marked_processes
+from flows.stack.record import read_stack
 from schemas.load import PROJECT_ROOT
 from tasks.imports import ALLOW_IMPORT
 from tests.support.planted import KEY

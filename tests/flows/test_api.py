@@ -10,7 +10,7 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import FlowRunFilter
 
 from flows.stack import api
-from flows.stack.control import Stack
+from flows.stack.record import Stack
 from tests.support.local_http import LocalHttp, answering
 
 RUNS = [{"id": str(UUID(int=n)), "flow_id": str(UUID(int=0)), "name": f"run-{n}"} for n in range(7)]

@@ -15,19 +15,11 @@ from filelock import FileLock
 from flows.cli import doctor
 from flows.stack import control
 from flows.stack import supervisor as supervisor_module
-from flows.stack.control import (
-    Stack,
-    down,
-    keep_up,
-    lacking_settings,
-    read_stack,
-    up,
-    used_stack,
-    write_stack,
-)
+from flows.stack.control import down, keep_up, lacking_settings, up, used_stack
 from flows.stack.environment import STACK_MARK, client_environment, profiles_path, stack_dir
 from flows.stack.joining import StackError
 from flows.stack.private import exposed, make_private, stack_secret
+from flows.stack.record import Stack, read_stack, write_stack
 from flows.stack.supervisor import SETTLE_SECONDS, Supervisor
 from schemas.load import PROJECT_ROOT
 from tasks.ports import free_port
@@ -111,7 +103,7 @@ SUPERVISES = """
 import signal, sys
 from pathlib import Path
 from filelock import FileLock
-from flows.stack.control import Stack, write_stack
+from flows.stack.record import Stack, write_stack
 import os
 root = Path(sys.argv[1])
 with FileLock(root / ".stack" / "lock"):

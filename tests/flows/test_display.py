@@ -14,7 +14,7 @@ from flows.cli.display import Display
 from flows.cli.iterate import _why
 from flows.cli.summary import retry_hint
 from flows.deployments.progress import ProgressFile
-from flows.stack.control import Stack
+from flows.stack.record import Stack
 from tasks.runtime.progress import ProgressState, progress_line
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.stack.control import read_stack
 from flows.stack.processes import marked_processes
+from flows.stack.record import read_stack
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
 from tasks.pipeline.iterations import frozen_config

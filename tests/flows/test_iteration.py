@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from flows.stack import gpu_limit
-from flows.stack.control import read_stack
 from flows.stack.environment import STACK_MARK
+from flows.stack.record import read_stack
 from schemas.load import PROJECT_ROOT, load_config
 from tasks.algorithms import ALGORITHMS
 from tasks.engines.vllm import leases

@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 
 from flows.stack.api import ask
-from flows.stack.control import read_stack
 from flows.stack.environment import client_environment
 from flows.stack.private import secret_header, stack_secret
+from flows.stack.record import read_stack
 from schemas.load import PROJECT_ROOT
 from storage.store import Store
 from tests.support.waiting import wait_until
