@@ -124,6 +124,11 @@ _SMALL = {"batch_rows": 32, "micro_batch_rows": 32}
 _CRITIC = _grid((2e-3, 1e-3), (2, 6))  # docs/learning.md: which states fail
 _OFTEN = _grid((2e-3,), (4, 8)) + _grid((1e-3,), (4, 8), **_SMALL)
 _GRADIENT = _grid((2e-3, 1e-3), (4, 8), **_SMALL)  # slower ones have not begun to learn after these steps
+# Every Monte-Carlo rollout costs environment steps; what is left to choose is how many are spent, and where.
+_SIMULATED: tuple[dict[str, Any], ...] = tuple(
+    {"improvement": {"states": states, "futures": futures}, "policy": {"epochs": 16}}
+    for states, futures in product((16, 64), (1, 4))
+)
 GRIDS: dict[str, tuple[dict[str, Any], ...]] = {
     "nlac": _CRITIC,
     "nlql": _CRITIC,
@@ -131,11 +136,8 @@ GRIDS: dict[str, tuple[dict[str, Any], ...]] = {
     "rft": _OFTEN,
     "grpo": _GRADIENT,
     "ppo": _grid((1e-3, 5e-4), (4, 8), **_SMALL),  # its policy breaks down at 2e-3
-    # Every Monte-Carlo rollout costs environment steps; what is left to choose is how many are spent on an action.
-    "self_distillation": tuple(
-        {"improvement": {"states": states, "futures": futures}, "policy": {"epochs": 16}}
-        for states, futures in product((64, 256), (1, 4))
-    ),
+    "self_distillation": _SIMULATED,
+    "nlrl": _SIMULATED,
 }
 """Algorithm -> its settings, the same number for each; others that train have those of `rft`."""
 
