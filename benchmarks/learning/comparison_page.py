@@ -45,9 +45,9 @@ def mean_success(figures: Sequence[ComparedFigures], steps: int) -> float:
 def steps_to(result: Compared, share: float) -> float:
     """Environment steps after which success first reaches a share of the optimum; infinite where it does not within
     the steps compared at."""
-    figures = at_steps(result.figures, WORLDS[result.world].steps)
-    reached = (f.environment_steps for f in figures if f.sampled_success >= share * result.optimum)
-    return next(reached, inf)
+    most, level = WORLDS[result.world].steps, share * result.optimum
+    reached = (f.environment_steps for f in result.figures if f.sampled_success >= level)
+    return next((steps for steps in reached if steps <= most), inf)
 
 
 def of(results: Sequence[Compared], world: str, algorithm: str) -> list[Compared]:

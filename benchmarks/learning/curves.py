@@ -72,7 +72,8 @@ def plot_bands(
             linear = cost == "environment_steps"
             for algorithm, runs in algorithms.items():
                 spent = [[getattr(found, cost) for found in run] for run in runs]
-                ends = max(1, *(run[0] for run in spent)), min(run[-1] for run in spent)
+                begun = [next((at for at in run if at), 1) for run in spent]  # a logarithmic axis has no 0
+                ends = max(begun), min(run[-1] for run in spent)
                 at = (np.linspace if linear else np.geomspace)(*ends, 200)
                 success = np.array(
                     [
@@ -89,7 +90,7 @@ def plot_bands(
                 axes.fill_between(
                     at, success.min(axis=0), success.max(axis=0), color=colours[algorithm], alpha=0.2
                 )
-            axes.set(xlabel=label, ylim=(0, 1), title=world)
+            axes.set(xlabel=label, ylim=(0, 1.03), title=world)
             axes.set_xscale("linear" if linear else "log")
             axes.grid(alpha=0.3)
         row[0].set_ylabel("success on held-out tasks")

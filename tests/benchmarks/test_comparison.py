@@ -169,6 +169,7 @@ def test_figures_by_hand() -> None:
     assert (steps_to(run, 0.5), steps_to(run, 0.9)) == (6000, inf), "of the optimum, .8"
     late = _run("nlac", 0.1, 0.2, 0.9)
     assert steps_to(late, 0.5) == inf, "10,000 steps are those compared at"
+    assert steps_to(_run("nlac", 0.1, 0.9, steps=6000), 0.5) == inf, "12,000 are more"
 
 
 def missed(results: Sequence[Compared]) -> set[str]:
