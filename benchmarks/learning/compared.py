@@ -122,8 +122,6 @@ def _grid(rates: Sequence[float], epochs: Sequence[int], **policy: Any) -> tuple
 # Shipped settings come first: they are what runs where no grid has been run.
 _SMALL = {"batch_rows": 32, "micro_batch_rows": 32}
 _CRITIC = _grid((2e-3, 1e-3), (2, 6))  # docs/learning.md: which states fail
-_OFTEN = _grid((2e-3,), (4, 8)) + _grid((1e-3,), (4, 8), **_SMALL)
-_GRADIENT = _grid((2e-3, 1e-3), (4, 8), **_SMALL)  # slower ones have not begun to learn after these steps
 # Every Monte-Carlo rollout costs environment steps. Four of each action in 16 states, or one in 64, learn less with the
 # same steps than one in 16.
 _SIMULATED: tuple[dict[str, Any], ...] = tuple(
@@ -134,18 +132,19 @@ GRIDS: dict[str, tuple[dict[str, Any], ...]] = {
     "nlac": _CRITIC,
     "nlql": _CRITIC,
     "refiner_alone": _CRITIC,
-    "rft": _OFTEN,
-    "grpo": _GRADIENT,
+    "sac": _grid((2e-3,), (4, 8)) + _grid((1e-3,), (4, 8), **_SMALL),
+    "rft": _grid((1e-3,), (4, 8, 16, 32), **_SMALL),
+    "grpo": _grid((1e-3, 5e-4), (16, 32), **_SMALL),
     "ppo": _grid((1e-3, 5e-4), (4, 8), **_SMALL),  # its policy breaks down at 2e-3
     "self_distillation": _SIMULATED,
     "nlrl": _SIMULATED,
 }
-"""Algorithm -> its settings, the same number for each; others that train have those of `rft`."""
+"""Algorithm that trains -> its settings, the same number for each."""
 
 
 def grid_of(algorithm: str) -> tuple[dict[str, Any], ...]:
     """The settings of an algorithm; one that trains nothing has a single one, in which nothing differs."""
-    return GRIDS.get(algorithm, _OFTEN) if ALGORITHMS[algorithm].trains else ({},)
+    return GRIDS[algorithm] if ALGORITHMS[algorithm].trains else ({},)
 
 
 def configure(

@@ -235,8 +235,9 @@ def test_a_grid_is_won_by_the_highest_mean_success_and_runs_take_its_setting(tmp
     assert (content["winner"], content["seed"], content["steps"]) == (1, GRID_SEED, 10_000)
     assert [s["mean_success"] for s in content["settings"]] == pytest.approx([s / 2 for s in success])
     assert comparison.chosen_setting("frozen_lake", "rft", tmp_path) == settings[1]
-    [row] = [line for line in comparison_page.page([], [content]) if "policy.epochs 8: 0.200" in line]
-    assert row.endswith("| policy.learning_rate 0.002, policy.epochs 8 |")
+    worst = "policy.epochs 32, policy.batch_rows 32: 0.100"
+    [row] = [line for line in comparison_page.page([], [content]) if worst in line]
+    assert row.endswith("| policy.learning_rate 0.001, policy.epochs 8, policy.batch_rows 32 |")
     write_result(tmp_path / "results", _run("rft", 0.1, 0.5))
     assert comparison.current_results(tmp_path / "results", tmp_path) == [], "it had another setting"
 
