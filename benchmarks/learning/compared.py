@@ -119,7 +119,7 @@ def _grid(rates: Sequence[float], epochs: Sequence[int], **policy: Any) -> tuple
     )
 
 
-# Shipped settings come first: they are what runs where no grid has been run.
+# The first setting runs where no grid has been run.
 _SMALL = {"batch_rows": 32, "micro_batch_rows": 32}
 _CRITIC = _grid((2e-3, 1e-3), (2, 6))  # docs/learning.md: which states fail
 # Every Monte-Carlo rollout costs environment steps. Four of each action in 16 states, or one in 64, learn less with the
