@@ -37,7 +37,7 @@ def _load(path: Path) -> tuple[str, Template, str]:
     try:
         text = path.read_text(encoding="utf-8")
         template = _JINJA.from_string(text)
-        template.globals = dict(template.globals)  # Jinja copies them for every prompt; its own chain takes longer
+        template.globals = dict(template.globals)  # Jinja copies them at every prompt; its chain is slow
         parts = sorted(filter(None, meta.find_referenced_templates(_JINJA.parse(text))))
         whole = text + "".join((_FOLDER / part).read_text(encoding="utf-8") for part in parts)
         return whole, template, hashlib.sha256(whole.encode()).hexdigest()[:12]
