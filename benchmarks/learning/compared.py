@@ -122,8 +122,7 @@ def _grid(rates: Sequence[float], epochs: Sequence[int], **policy: Any) -> tuple
 # The first setting runs where no grid has been run.
 _SMALL = {"batch_rows": 32, "micro_batch_rows": 32}
 _CRITIC = _grid((2e-3, 1e-3), (2, 6))  # docs/learning.md: which states fail
-# Every Monte-Carlo rollout costs environment steps. Four of each action in 16 states, or one in 64, learn less with the
-# same steps than one in 16.
+# Every Monte-Carlo rollout costs environment steps, so few states have one.
 _SIMULATED: tuple[dict[str, Any], ...] = tuple(
     {"improvement": {"states": states, "futures": 1}, "policy": {"epochs": passes}}
     for states, passes in product((8, 16), (16, 32))
@@ -262,7 +261,7 @@ async def run(
 
     Raises:
         ConfigError: the algorithm can't run in this world.
-        StageFailed: a stage failed, and not because training diverged.
+        StageFailed: a stage failed, and not because training diverged after the first iteration.
         SystemExit: the store holds the run with another configuration.
     """
     place, store = WORLDS[world], Store(data / world)
@@ -289,7 +288,8 @@ async def run(
         )  # fmt: skip
     except StageFailed as failed:
         last = read_result(file, Compared) if file.exists() else begun
-        if not isinstance(failed.__cause__, TrainingDiverged) or last.configuration != begun.configuration:
+        known = last.figures and last.configuration == begun.configuration
+        if not (known and isinstance(failed.__cause__, TrainingDiverged)):
             raise
         ended = replace(last, diverged=str(failed))
         write_result(results, ended)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf, isnan
 from pathlib import Path
 from typing import Any
@@ -48,14 +49,19 @@ def small(world: str, **improvement: Any) -> dict[str, Any]:
     }
 
 
+def run_small(folder: Path, world: str, algorithm: str, iterations: int) -> Compared:
+    return asyncio.run(
+        compared.run(
+            world, algorithm, 0, grid_of(algorithm)[0], data=folder, results=folder / "results",
+            iterations=iterations, changes=small(world),
+        )
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("world", WORLDS)
 def test_scalar_critics_discount_as_the_evaluator_does(world: str) -> None:
-    for algorithm, discount in (
-        ("ppo", lambda config: config.policy_gradient.discount),
-        ("sac", lambda config: config.soft_q.discount),
-    ):
-        config = configure(world, algorithm, 0, {}, Path("/"))
-        assert discount(config) == config.environment.options["gamma"]
+    ppo, sac = (configure(world, algorithm, 0, {}, Path("/")) for algorithm in ("ppo", "sac"))
+    assert ppo.policy_gradient.discount == sac.soft_q.discount == ppo.environment.options["gamma"]
 
 
 @pytest.mark.slow
@@ -63,15 +69,7 @@ def test_scalar_critics_discount_as_the_evaluator_does(world: str) -> None:
 def test_a_run_goes_on_where_it_stopped_and_sql_says_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: str, algorithm: str
 ) -> None:
-    def go(iterations: int) -> Compared:
-        setting = grid_of(algorithm)[0]
-        return asyncio.run(
-            compared.run(
-                world, algorithm, 0, setting, data=tmp_path, results=tmp_path / "results", iterations=iterations,
-                changes=small(world),
-            )
-        )  # fmt: skip
-
+    go = partial(run_small, tmp_path, world, algorithm)
     first = go(1)
     assert [f.iteration for f in first.figures] == [0] and not first.complete
     second = go(2)
@@ -99,13 +97,7 @@ def test_a_run_goes_on_where_it_stopped_and_sql_says_the_same(
 def test_a_run_whose_training_diverges_ends_with_its_last_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def go(iterations: int) -> Compared:
-        return asyncio.run(
-            compared.run(
-                "line_walk", "rft", 0, grid_of("rft")[0], data=tmp_path, results=tmp_path / "results",
-                iterations=iterations, changes=small("line_walk"),
-            )
-        )  # fmt: skip
+    go = partial(run_small, tmp_path, "line_walk", "rft")
 
     def failing(error: type[Exception]) -> Callable[..., None]:
         def fails(*steps: Any) -> None:
@@ -113,6 +105,10 @@ def test_a_run_whose_training_diverges_ends_with_its_last_policy(
 
         return fails
 
+    monkeypatch.setattr(trainer, "refuse_divergence", failing(TrainingDiverged))
+    with pytest.raises(StageFailed, match="so it is"):
+        go(1)  # nothing was learnt
+    monkeypatch.undo()
     first = go(1)
     monkeypatch.setattr(trainer, "refuse_divergence", failing(TrainingError))
     with pytest.raises(StageFailed, match="so it is"):
