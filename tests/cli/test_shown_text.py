@@ -20,6 +20,7 @@ from flows.stack.record import Stack
 from schemas.load import parse_config
 from storage.sql.render import render
 from storage.store import Committed, Store
+from tests.support.cli import nlac
 from tests.support.committed import commit_rows
 from tests.support.local_http import answering
 from tests.support.logs import conversation, write_json
@@ -61,7 +62,7 @@ def test_the_report_of_an_iteration_is_text_in_the_terminal_and_in_prefect(
     summary(console, store, parse_config({"run": "trial"}, "a test"), 1, 0.0, "http://127.0.0.1:9")
     assert "[2J" in out.getvalue() and is_text(out.getvalue(), markup=True)
     for words, markup in ((["report", "1"], True), (["report", "1", "--format=markdown"], False)):
-        said = CliRunner().invoke(app, [*words, "--run=trial"], env={"NLAC_DATA": str(store.root)}).stdout
+        said = nlac(store, *words, "--run=trial").stdout
         assert "2J" in said and is_text(said, markup), said
     pages: list[str] = []
 
@@ -88,9 +89,7 @@ def test_a_query_draws_stored_text_as_text(store: Store) -> None:
     played = episode()
     rows = [row.model_copy(update={"observation": HOSTILE}) for row in transitions(played)]
     commit_rows(store, "rollout", 0, {"episodes": [played], "transitions": rows})
-    result = CliRunner().invoke(
-        app, ["sql", "select observation from transitions"], env={"NLAC_DATA": str(store.root)}
-    )
+    result = nlac(store, "sql", "select observation from transitions")
     assert "[link=http://x]<script>" in result.stdout and not {"\x1b", "\x07"} & set(result.stdout)
 
 
@@ -112,7 +111,7 @@ def test_a_failure_quotes_what_it_read_as_text(tmp_path: Path) -> None:
 def test_the_name_of_a_log_is_shown_as_text(store: Store, tmp_path: Path) -> None:
     file = write_json(tmp_path / "a\x1b]8;;x\x07[link=x]<script>.json", [conversation(0)])
     for said in ("1 episode,", "already"):
-        result = CliRunner().invoke(app, ["import", str(file)], env={"NLAC_DATA": str(store.root)})
+        result = nlac(store, "import", str(file))
         assert result.exit_code == 0 and said in result.output, result.output
         assert "\\x1b]8;;x\\x07[link=x]<script>" in result.output and "\x1b" not in result.output
 

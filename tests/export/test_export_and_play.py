@@ -15,6 +15,7 @@ from tasks.engines.models import resolve_model
 from tasks.pipeline.iterations import begin_iteration
 from tasks.training.lora import adapter_tensors, fresh_adapter, save_adapter
 from tasks.training.model import load_base
+from tests.support import cli
 from tests.support.committed import commit_rows
 
 pytestmark = pytest.mark.model
@@ -47,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def nlac(store: Store, *words: str) -> Result:
-    return CliRunner().invoke(app, [*words, "--run", "trial"], env={"NLAC_DATA": str(store.root)})
+    return cli.nlac(store, *words, "--run", "trial")
 
 
 @torch.no_grad()

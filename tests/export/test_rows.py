@@ -7,9 +7,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from flows.cli.main import app
 from schemas.config import Config
 from storage.store import Store
 from tasks.chat.messages import Message
@@ -18,6 +17,7 @@ from tasks.datasets.example import Example
 from tasks.export.rows import chat_row
 from tasks.pipeline.iterations import frozen_config, run_iteration
 from tasks.training.data import encode
+from tests.support import cli
 from tests.support.families import FAMILIES, make_checkpoint, make_tokenizer
 
 STAGES = {"critic-sft": "critic", "policy-distillation": "policy"}
@@ -32,7 +32,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, make_config: Callable[..., Co
 
 
 def nlac(store: Store, *words: str) -> Result:
-    return CliRunner().invoke(app, [*words, "--run", "trial"], env={"NLAC_DATA": str(store.root)})
+    return cli.nlac(store, *words, "--run", "trial")
 
 
 def exported(store: Store, stage: str, folder: Path) -> list[dict]:

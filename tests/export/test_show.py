@@ -4,9 +4,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from flows.cli.main import app
 from flows.cli.show import LISTS
 from schemas.config import Config
 from schemas.rows import ActionValue
@@ -15,6 +13,7 @@ from storage.sql.views import connect
 from storage.store import Store
 from tasks.export.show import KEYS, show
 from tasks.export.stored import Stored, UnknownId
+from tests.support.cli import nlac
 from tests.support.committed import commit_rows
 from tests.support.iterations import Iterate
 from tests.support.recorded import PROMPTS
@@ -28,10 +27,6 @@ def improved(store: Store, make_config: Callable[..., Config], iterate: Iterate)
     improvement = {"states": 6, "futures": 2, "rounds": 2, "verdict": "written"}
     iterate(make_config("tests.support.recorded:player", improvement=improvement))
     return store
-
-
-def nlac(store: Store, *words: str) -> Result:
-    return CliRunner().invoke(app, [*words], env={"NLAC_DATA": str(store.root)})
 
 
 def ids(store: Store) -> dict[str, list[str]]:
