@@ -103,8 +103,7 @@ OWN: dict[str, dict[str, Any]] = {
     "grpo": {"rollout": {"episodes": 16, "first_episodes": 32, "repeats": 8}},
     # An episode cut at its last step goes on with the value of its state. Undiscounted, wandering would cost nothing.
     "ppo": {"policy_gradient": {"discount": GAMMA}},
-    # Its policy learns from uniform actions, weighted, before it must act; NLAC's refiner needs no such actions.
-    "sac": {"improvement": {"from_iteration": 1}, "soft_q": {"discount": GAMMA}},
+    "sac": {"soft_q": {"discount": GAMMA}},
 }
 """Algorithm -> what it is, beside its name. One without a critic improves its policy from the first iteration on."""
 
@@ -121,7 +120,7 @@ def _grid(rates: Sequence[float], epochs: Sequence[int], **policy: Any) -> tuple
 
 # The first setting runs where no grid has been run.
 _SMALL = {"batch_rows": 32, "micro_batch_rows": 32}
-_CRITIC = _grid((2e-3, 1e-3), (2, 6))  # docs/learning.md: which states fail
+_CRITIC = _grid((2e-3,), (4, 8)) + _grid((1e-3,), (4, 8), **_SMALL)
 # Every Monte-Carlo rollout costs environment steps, so few states have one.
 _SIMULATED: tuple[dict[str, Any], ...] = tuple(
     {"improvement": {"states": states, "futures": 1}, "policy": {"epochs": passes}}
@@ -131,7 +130,7 @@ GRIDS: dict[str, tuple[dict[str, Any], ...]] = {
     "nlac": _CRITIC,
     "nlql": _CRITIC,
     "refiner_alone": _CRITIC,
-    "sac": _grid((2e-3,), (4, 8)) + _grid((1e-3,), (4, 8), **_SMALL),
+    "sac": _CRITIC,
     "rft": _grid((1e-3,), (4, 8, 16, 32), **_SMALL),
     "grpo": _grid((1e-3, 5e-4), (16, 32), **_SMALL),
     "ppo": _grid((1e-3, 5e-4), (4, 8), **_SMALL),  # its policy breaks down at 2e-3
