@@ -45,13 +45,28 @@ Grids = Annotated[Path, typer.Option(help="folder of what grids chose, a JSON fi
 DATA = OUT / "comparison"
 
 
+def read_choice(world: str, algorithm: str, grids: Path) -> dict[str, Any] | None:
+    """What a grid chose; None where no grid of today's settings has been run."""
+    file = grids / f"{world}-{algorithm}.json"
+    if not file.exists():
+        return None
+    found: dict[str, Any] = json.loads(file.read_text())
+    if [tried["setting"] for tried in found["settings"]] == list(grid_of(algorithm)):
+        return found
+    print(f"{file} was made of other settings; run the grid again, or remove the file")
+    return None
+
+
 def chosen_setting(world: str, algorithm: str, grids: Path = GRIDS) -> dict[str, Any]:
     """The winner of the algorithm's grid; the first setting where no grid has been run."""
-    file = grids / f"{world}-{algorithm}.json"
-    found: dict[str, Any] = (
-        json.loads(file.read_text())["setting"] if file.exists() else grid_of(algorithm)[0]
-    )
-    return found
+    found = read_choice(world, algorithm, grids)
+    setting: dict[str, Any] = found["setting"] if found else grid_of(algorithm)[0]
+    return setting
+
+
+def choices(grids: Path) -> list[dict[str, Any]]:
+    """What all grids chose."""
+    return [found for pair in product(WORLDS, ALGORITHMS) if (found := read_choice(*pair, grids))]
 
 
 @app.command()
@@ -172,8 +187,7 @@ def current_results(results: Path, grids: Path) -> list[Compared]:
 def report(results: Results = RESULTS, grids: Grids = GRIDS) -> None:
     """Page, picture and checks of the results; ends non-zero where a bar is missed."""
     found = current_results(results, grids)
-    choices = [json.loads(path.read_text()) for path in sorted(grids.glob("*.json"))]
-    comparison_page.write_pages(found, choices)
+    comparison_page.write_pages(found, choices(grids))
     comparison_page.draw(found)
     curves = {result.name: asdict(result) for result in found}
     finish("comparison", "Comparison", comparison_page.checks(found), curves=curves)

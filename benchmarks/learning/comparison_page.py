@@ -133,19 +133,19 @@ def _world(results: Sequence[Compared], world: str) -> list[str]:
 
 
 def _setting(setting: Mapping[str, Any]) -> str:
-    """A setting in words: section.field value; a critic's rate that is the policy's is not repeated."""
+    """A setting in words: field value. What critic and policy have in common is told once."""
     policy = setting.get("policy", {})
     parts = [
-        f"{section}.{field} {value:g}"
+        f"{field} {value:g}"
         for section, fields in setting.items()
         for field, value in fields.items()
         if not (section == "critic" and policy.get(field) == value) and field != "micro_batch_rows"
     ]
-    return ", ".join(parts) or "nothing"
+    return ", ".join(parts)
 
 
 def _choices(choices: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The grids, and what they chose."""
+    """The grids; what each chose is bold."""
     by_name = {(c["world"], c["algorithm"]): c for c in choices}
     rows = []
     for world in WORLDS:
@@ -154,12 +154,13 @@ def _choices(choices: Sequence[Mapping[str, Any]]) -> list[str]:
             if len(settings) == 1:
                 continue
             if choice is None:
-                told = [f"{NOT_RUN}; the first of {len(settings)} settings", _setting(settings[0])]
+                told = f"{NOT_RUN}; the first of {len(settings)} settings is taken: {_setting(settings[0])}"
             else:
-                tried = (f"{_setting(s['setting'])}: {s['mean_success']:.3f}" for s in choice["settings"])
-                told = ["; ".join(tried), _setting(choice["setting"])]
-            rows.append([WORLDS[world].title, f"`{algorithm}`", *told])
-    return _table(["world", "algorithm", "mean success of each setting", "chosen"], rows)
+                tried = [f"{_setting(s['setting'])}: {s['mean_success']:.3f}" for s in choice["settings"]]
+                tried[choice["winner"]] = f"**{tried[choice['winner']]}**"
+                told = "; ".join(tried)
+            rows.append([WORLDS[world].title, f"`{algorithm}`", told])
+    return _table(["world", "algorithm", "mean success of each setting; the best is chosen"], rows)
 
 
 def _made_with(results: Sequence[Compared]) -> list[str]:

@@ -219,7 +219,9 @@ def test_the_page_has_a_row_for_every_algorithm_and_a_missing_run_is_an_empty_on
         between("a", ["new"])
 
 
-def test_a_grid_is_won_by_the_highest_mean_success_and_runs_take_its_setting(tmp_path: Path) -> None:
+def test_a_grid_is_won_by_the_highest_mean_success_and_runs_take_its_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = grid_of("rft")
     success = (0.1, 0.4, 0.3, 0.2)
     tried = [
@@ -231,11 +233,18 @@ def test_a_grid_is_won_by_the_highest_mean_success_and_runs_take_its_setting(tmp
     assert (content["winner"], content["seed"], content["steps"]) == (1, GRID_SEED, 10_000)
     assert [s["mean_success"] for s in content["settings"]] == pytest.approx([s / 2 for s in success])
     assert comparison.chosen_setting("frozen_lake", "rft", tmp_path) == settings[1]
-    worst = "policy.epochs 32, policy.batch_rows 32: 0.100"
-    [row] = [line for line in comparison_page.page([], [content]) if worst in line]
-    assert row.endswith("| policy.learning_rate 0.001, policy.epochs 8, policy.batch_rows 32 |")
+    assert comparison.choices(tmp_path) == [content]
+    worst = "learning_rate 0.001, epochs 32, batch_rows 32: 0.100 |"
+    [row] = [line for line in comparison_page.page([], [content]) if line.endswith(worst)]
+    assert "; **learning_rate 0.001, epochs 8, batch_rows 32: 0.200**; " in row
     write_result(tmp_path / "results", _run("rft", 0.1, 0.5))
     assert comparison.current_results(tmp_path / "results", tmp_path) == [], "it had another setting"
+    capsys.readouterr()
+    (tmp_path / "frozen_lake-rft.json").write_text(
+        json.dumps(content | {"settings": content["settings"][1:]})
+    )
+    assert comparison.chosen_setting("frozen_lake", "rft", tmp_path) == settings[0]
+    assert "frozen_lake-rft.json was made of other settings; run the grid again" in capsys.readouterr().out
 
 
 def test_the_report_is_made_of_complete_results_of_todays_configuration(
@@ -265,7 +274,7 @@ def test_the_report_is_made_of_complete_results_of_todays_configuration(
 
 def test_the_committed_pages_are_those_of_the_committed_results() -> None:
     results = comparison.current_results(comparison.RESULTS, comparison.GRIDS)
-    choices = [json.loads(path.read_text()) for path in sorted(comparison.GRIDS.glob("*.json"))]
+    choices = comparison.choices(comparison.GRIDS)
     for file, lines in (("docs/comparison.md", comparison_page.page(results, choices)),
                         ("README.md", comparison_page.readme(results))):  # fmt: skip
         text = (PROJECT_ROOT / file).read_text(encoding="utf-8")
