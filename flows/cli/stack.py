@@ -65,6 +65,7 @@ def up(
     running = read_stack(root)
     if running is not None:
         control.keep_up(root)
+        running = control.whole_stack(root)
         typer.echo("The local stack is up already.")
         if (listen or join) and (running.listen, running.join) != (share.listen, share.join):
             fail(f"It is at {running.api_url}, not as asked for; first: nlac down", FAILED)
@@ -112,8 +113,8 @@ def iterate(
     seed: Annotated[int | None, typer.Option(min=0, help="root of every random stream")] = None,
     allow_import: AllowImport = None,
 ) -> None:
-    """Run one iteration and show it. Without `nlac up`, it starts a stack of its own, in which one process computes all
-    stages, and stops it."""
+    """Run one iteration and show it. Without `nlac up`, it starts a Prefect server, computes all stages in one process,
+    and stops the server."""
     from flows.cli.iterate import Request, run_and_show
 
     request = Request(_absolute(config), run, iteration, force, seed)

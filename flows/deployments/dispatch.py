@@ -15,6 +15,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.deployments.flow_runs import arun_deployment
+from prefect.runtime import deployment as running
 from prefect.runtime import flow_run, task_run
 from prefect.states import Failed
 from prefect.tasks import Task, exponential_backoff
@@ -101,10 +102,11 @@ def _completed(child: FlowRun, deployment: str, parameters: Mapping[str, Any]) -
     state = child.state.type.value.title() if child.state else "unknown"
     reason = (child.state.message if child.state else None) or "no reason given"
     run, number = parameters["run"], parameters["iteration"]
+    # Prefect retries what a worker can start.
+    retry = f"To go on from there: prefect flow-run retry {flow_run.id}\n" if running.id else ""
     raise ChildFailed(
         f"{child.name}: {deployment} ended {state} in flow run '{child.name}' ({child.id}): {reason}\n"
-        f"To go on from there: prefect flow-run retry {flow_run.id}\n"
-        f"To run it alone: prefect deployment run nlac/{deployment} -p iteration={number} -p run={run}",
+        f"{retry}To run it alone: prefect deployment run nlac/{deployment} -p iteration={number} -p run={run}",
         deployment,
         reason,
         interrupted=child.state is not None and (child.state.name == INTERRUPTED or child.state.is_crashed()),

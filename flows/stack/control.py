@@ -18,7 +18,7 @@ from flows.stack.hosts import Share
 from flows.stack.joining import StackError, check_server
 from flows.stack.private import make_private, make_stack_dir, stack_secret, take_secret
 from flows.stack.processes import end, marked_processes
-from flows.stack.record import Stack, held_stack, read_stack, recorded_stack, write_stack
+from flows.stack.record import TEMPORARY, UP, Stack, held_stack, read_stack, recorded_stack, write_stack
 from schemas.load import PROJECT_ROOT
 from storage.databases import MLFLOW, PREFECT, check_databases
 from storage.files import make_folder
@@ -30,9 +30,6 @@ USUAL_PORT = 4217
 
 
 ALONE = Share()
-
-TEMPORARY = "temporary"
-"""File that says that the last command that uses the stack stops it."""
 
 
 def _refuse_another_hosts(root: Path) -> None:
@@ -46,7 +43,7 @@ def _refuse_another_hosts(root: Path) -> None:
 
 @contextmanager
 def used_stack(root: Path, config: Path | None, said: Callable[[str], None]) -> Iterator[tuple[Stack, bool]]:
-    """The running stack, or one that is started, and stopped by the last that uses it.
+    """The running stack, or a server that is started, and stopped by the last that uses it.
 
     Args:
         root: the data root.
@@ -54,21 +51,25 @@ def used_stack(root: Path, config: Path | None, said: Callable[[str], None]) -> 
         said: told what happens.
 
     Yields:
-        the stack, and whether it will be stopped. Not if `nlac up` started it, or has kept it since.
+        the stack, and whether it will be stopped, and so has no workers. Not if `nlac up` started it, or has kept it
+        since.
+
+    Raises:
+        StackError: it did not come up.
     """
     folder = make_stack_dir(root)
     with FileLock(folder / "users.lock"):
         running = read_stack(root)
         if running is None:
-            said("Starting a local stack: Prefect server, work pools, workers, deployments ...")
-            running = up(root, config)
-            (folder / TEMPORARY).touch()
+            said("Starting a Prefect server ...")
+            running = up(root, config, temporary=True)
             said(f"PREFECT_API_URL={running.api_url}  PREFECT_PROFILES_PATH={profiles_path(root)}")
         else:
             said(f"Using the local stack at {running.ui_url}")
         lease = leases.hold(folder, "iteration")
     try:
-        yield running, (folder / TEMPORARY).exists()
+        own = (folder / TEMPORARY).exists()
+        yield running if own else whole_stack(root), own
     finally:
         with FileLock(folder / "users.lock"):
             lease.unlink(missing_ok=True)
@@ -86,8 +87,22 @@ def users(root: Path) -> int:
 
 
 def keep_up(root: Path) -> None:
-    """Have a running stack stay when the last command that uses it ends."""
+    """Have a running stack stay when the last command that uses it ends. Its workers are started then."""
     (stack_dir(root) / TEMPORARY).unlink(missing_ok=True)
+
+
+def whole_stack(root: Path) -> Stack:
+    """The running stack, once its workers and deployments are there.
+
+    Raises:
+        StackError: it ended before.
+    """
+    while (stack := read_stack(root)) is not None and stack.state != "failed":
+        if stack.state == "ready":
+            return stack
+        time.sleep(0.2)
+    logs = stack_dir(root) / "logs"
+    raise StackError(f"the local stack ended: {(stack and stack.error) or f'see the logs in {logs}'}")
 
 
 def usual_settings() -> dict[str, str]:
@@ -114,7 +129,14 @@ def lacking_settings(stack: Stack) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if found.get(name) != value}
 
 
-def up(root: Path, config: Path | None = None, seconds: float = 240, share: Share = ALONE) -> Stack:
+def up(
+    root: Path,
+    config: Path | None = None,
+    seconds: float = 240,
+    share: Share = ALONE,
+    *,
+    temporary: bool = False,
+) -> Stack:
     """Start the stack and wait until it is ready.
 
     Args:
@@ -122,6 +144,7 @@ def up(root: Path, config: Path | None = None, seconds: float = 240, share: Shar
         config: absolute path of the configuration whose work pools are served; None: the default one.
         seconds: how long to wait.
         share: what this host starts of it.
+        temporary: start the server alone, until `keep_up`.
 
     Raises:
         StackError: it did not come up; every part that did is stopped again.
@@ -137,7 +160,10 @@ def up(root: Path, config: Path | None = None, seconds: float = 240, share: Shar
     stack_secret(root)
     make_private(root)
     make_folder(folder / "logs")
-    keep_up(root)  # unless the caller says otherwise
+    if temporary:
+        (folder / TEMPORARY).touch()
+    else:
+        keep_up(root)
     write_stack(root, None)
     try:
         port = 0 if share.join else free_port(USUAL_PORT, share.listen)
@@ -157,7 +183,7 @@ def up(root: Path, config: Path | None = None, seconds: float = 240, share: Shar
     try:
         while time.monotonic() < deadline:
             stack = recorded_stack(root)
-            if stack and stack.pid == process.pid and stack.state == "ready":
+            if stack and stack.pid == process.pid and stack.state in (UP if temporary else ("ready",)):
                 return stack
             if process.poll() is not None:
                 reason = stack.error if stack and stack.error else f"see {folder / 'logs' / 'supervisor.log'}"

@@ -46,6 +46,11 @@ def worker_name(role: str, host: str | None = None) -> str:
     return f"{_PREFIX}{role}@{host or gethostname()}"
 
 
+def host_tag() -> str:
+    """The tag of flow runs that no worker took, because a process of this host's `nlac iterate` runs them."""
+    return f"host:{gethostname()}"
+
+
 def host_of(worker: str) -> str | None:
     """The host of a worker; None: its name is not one that a stack gives."""
     own, at, host = worker.partition("@")

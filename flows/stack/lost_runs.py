@@ -1,8 +1,9 @@
 """Ends flow runs whose processes are gone and whose end nobody could report.
 
 Prefect would show them as running for ever. Whoever waits for them would wait as long. A run belongs to this stack if
-it is in one of its pools and one of its workers took it; all others stay as they are. The process of a run is looked
-for on its own host alone. Elsewhere the heartbeats of its worker decide (`flows.stack.hosts`).
+it is in one of its pools and one of its workers took it, or if `nlac iterate` of this host ran it without a worker; all
+others stay as they are. The process of a run is looked for on its own host alone. Elsewhere the heartbeats of its
+worker decide (`flows.stack.hosts`).
 """
 
 from collections.abc import Collection, Mapping
@@ -17,6 +18,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterState,
     FlowRunFilterStateType,
+    FlowRunFilterTags,
     WorkPoolFilter,
     WorkPoolFilterName,
 )
@@ -24,11 +26,17 @@ from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
 from prefect.states import Cancelled, Crashed
 
 from flows.stack.api import read_flow_runs
-from flows.stack.hosts import WORKER_LABEL, host_of
+from flows.stack.hosts import WORKER_LABEL, host_of, host_tag
 from schemas.config import PoolsSection
 
 STARTING_SECONDS = 60.0
 """A worker that lives labels a run that it has taken, and notes its process, before that."""
+
+_UNFINISHED = FlowRunFilterState(
+    type=FlowRunFilterStateType(
+        any_=[StateType.RUNNING, StateType.PENDING, StateType.CANCELLING, StateType.SCHEDULED]
+    )
+)
 
 
 class Verdict(Enum):
@@ -99,6 +107,8 @@ async def end_left_runs(client: PrefectClient, pools: PoolsSection) -> None:
                 await client.set_flow_run_state(run.id, Cancelled(message="its parent is gone"), force=True)
         elif judge(run, _situation(run, others, (), starting=True)) is Verdict.LOST:
             await _crash(client, run, "its stack was stopped")
+    for run in await _without_workers(client):
+        await _crash(client, run, "its stack was stopped")
 
 
 async def end_lost_runs(client: PrefectClient, pools: PoolsSection, gone: Collection[str] = ()) -> bool:
@@ -146,11 +156,15 @@ async def _others(client: PrefectClient, pools: PoolsSection) -> dict[str, bool]
 
 async def _unfinished(client: PrefectClient, pools: PoolsSection) -> list[FlowRun]:
     own = WorkPoolFilter(name=WorkPoolFilterName(any_=[pools.orchestration, pools.inference, pools.training]))
-    alive = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING, StateType.SCHEDULED]
-    state = FlowRunFilterState(type=FlowRunFilterStateType(any_=alive))
-    return await read_flow_runs(client, FlowRunFilter(state=state), own)
+    return await read_flow_runs(client, FlowRunFilter(state=_UNFINISHED), own)
+
+
+async def _without_workers(client: PrefectClient) -> list[FlowRun]:
+    tags = FlowRunFilterTags(all_=[host_tag()])
+    return await read_flow_runs(client, FlowRunFilter(state=_UNFINISHED, tags=tags))
 
 
 async def _crash(client: PrefectClient, run: FlowRun, why: str) -> None:
-    note = f"{why}; to resume: prefect flow-run retry {run.id}"
+    again = f"prefect flow-run retry {run.id}" if run.deployment_id else "run the iteration again"
+    note = f"{why}; to resume: {again}"
     await client.set_flow_run_state(run.id, Crashed(message=note), force=True)

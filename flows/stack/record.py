@@ -18,11 +18,18 @@ from flows.stack.hosts import LOOPBACK
 from flows.stack.private import AUTH_STRING
 from storage.files import replace_text
 
+UP = ("server", "ready")
+"""States in which the server answers."""
+
+TEMPORARY = "temporary"
+"""File that says that the last command that uses the stack stops it. Such a stack has no workers."""
+
 
 class Stack(BaseModel):
     """The content of `stack.json`. `listen` and `join` are those of `flows.stack.hosts.Share`; of a stack that joined
     another, `port` is 0. `pid`, and an address on the loopback, are those of its host. `secret` is that of a server
-    which the environment names; a stack's own is in its profile."""
+    which the environment names; a stack's own is in its profile. In state `server` it has its server alone: it is of
+    `nlac iterate`, which needs no workers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,7 +40,7 @@ class Stack(BaseModel):
     listen: str = LOOPBACK
     join: str | None = None
     secret: str | None = Field(default=None, exclude=True, repr=False)
-    state: Literal["starting", "ready", "failed"] = "starting"
+    state: Literal["starting", "server", "ready", "failed"] = "starting"
     error: str | None = None
 
     @property
@@ -77,7 +84,7 @@ def reached_stack(root: Path) -> Stack | None:
     it does in a cluster's pods. None where there is neither."""
     stack = read_stack(root)
     if stack is not None:
-        return stack if stack.state == "ready" else None
+        return stack if stack.state in UP else None
     server, secret = os.environ.get("PREFECT_API_URL"), os.environ.get(AUTH_STRING)
     if not server or not secret:
         return None

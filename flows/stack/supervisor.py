@@ -1,6 +1,7 @@
 """The process that owns this host's stack: a Prefect server, one worker per pool, and the deployments.
 
-On a host that joins another's server it owns workers alone.
+On a host that joins another's server it owns workers alone. The stack of one `nlac iterate` is the server alone, until
+`nlac up` keeps it.
 
 `nlac up` starts it detached as `python -m flows.stack.supervisor`. On SIGTERM (`nlac down`) it stops all that it
 started, also descendants in sessions of their own. It holds `<data>/.stack/lock` while it lives, which tells others
@@ -27,7 +28,7 @@ from flows.stack.environment import service_environment, stack_dir
 from flows.stack.hosts import LOOK_SECONDS, LOOPBACK, ROLES, GoneWorkers, Share, worker_name
 from flows.stack.joining import StackError
 from flows.stack.processes import become_subreaper, end, listens, marked_processes
-from flows.stack.record import Stack, write_stack
+from flows.stack.record import TEMPORARY, Stack, write_stack
 from flows.stack.service import Service
 from schemas.load import PROJECT_ROOT, load_config
 from storage.databases import PREFECT, database
@@ -138,7 +139,8 @@ class Supervisor:
             StackError: it did not come up.
         """
         write_stack(self.root, self.stack)
-        end(marked_processes(self.root), 5)  # of a supervisor that was killed
+        left = [p for p in marked_processes(self.root) if p.ppid() != os.getppid()]
+        end(left, 5)  # by a supervisor that was killed, and not what started with us
         if self.share.join is None:
             serve = [*_PREFECT, "server", "start", "--host", self.share.listen, "--port", str(self.port)]
             self.keep("server", serve)
@@ -146,12 +148,23 @@ class Supervisor:
         self.once("provision", self._provision)
 
     def start(self) -> None:
-        """Start everything, each part after those that it needs.
+        """Start everything, each part after those that it needs; of a temporary stack the server alone.
 
         Raises:
             StackError: a part did not come up.
         """
         self.prepare()
+        self._is("server")
+        self.complete()
+
+    def complete(self) -> None:
+        """Start workers and deployments, unless they are there or the stack is a temporary one.
+
+        Raises:
+            StackError: a part did not come up.
+        """
+        if self.stack.state != "server" or (stack_dir(self.root) / TEMPORARY).exists():
+            return
         pools = load_config(self.config).pools
         for role in self.share.roles:
             limit = ["--limit", "1"] if role in GPU_ROLES else []
@@ -159,13 +172,21 @@ class Supervisor:
             self.keep(f"worker-{role}", [*_PREFECT, *work])
         if self.share.join is None:
             self.once("deploy", [*_PREFECT, "--no-prompt", "deploy", "--all"])
+        self._is("ready")
+
+    def _is(self, state: str) -> None:
         if not self.stopping.is_set():
-            self.stack = self.stack.model_copy(update={"state": "ready"})
+            self.stack = self.stack.model_copy(update={"state": state})
             write_stack(self.root, self.stack)
 
     def watch(self) -> None:
-        """Until told to stop, start children again that died, end orphans, and bound the logs."""
+        """Until told to stop, start children again that died, end orphans, and bound the logs.
+
+        Raises:
+            StackError: a stack that is kept can't be completed.
+        """
         while not self.stopping.wait(1.0):
+            self.complete()
             self.revive(time.monotonic())
             self.reap_orphans()
             self.look_for_gone_hosts(time.monotonic())

@@ -102,6 +102,11 @@ class Bridge:
         return Runs(MlflowClient(tracking_uri=self.uri, registry_uri=self.uri), self.home)
 
     @_recording
+    def prepare(self) -> None:
+        """Import MLflow and create the database where there is none, which takes seconds."""
+        self._runs.client.search_experiments(max_results=1)
+
+    @_recording
     def aliased_sources(self) -> list[str]:
         """Folders of the adapters that an alias of the registry names; None when MLflow can't be read."""
         return registry.aliased_sources(self._runs.client, self.root)

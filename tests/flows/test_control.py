@@ -15,11 +15,12 @@ from filelock import FileLock
 from flows.cli import doctor
 from flows.stack import control
 from flows.stack import supervisor as supervisor_module
-from flows.stack.control import down, keep_up, lacking_settings, up, used_stack
+from flows.stack.control import down, keep_up, lacking_settings, up, used_stack, whole_stack
 from flows.stack.environment import STACK_MARK, client_environment, profiles_path, stack_dir
+from flows.stack.hosts import ROLES
 from flows.stack.joining import StackError
-from flows.stack.private import exposed, make_private, stack_secret
-from flows.stack.record import Stack, read_stack, write_stack
+from flows.stack.private import exposed, make_private, make_stack_dir, stack_secret
+from flows.stack.record import TEMPORARY, Stack, read_stack, recorded_stack, write_stack
 from flows.stack.supervisor import SETTLE_SECONDS, Supervisor
 from schemas.load import PROJECT_ROOT
 from tasks.ports import free_port
@@ -118,13 +119,14 @@ def test_a_stack_that_one_iteration_started_is_stopped_by_the_last_that_uses_it(
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
-    def starts(root: Path, config: Path | None) -> Stack:
+    def starts(root: Path, config: Path | None, *, temporary: bool) -> Stack:
         """As `up`, with a supervisor that has nothing to supervise."""
         command = [sys.executable, "-c", SUPERVISES, str(root)]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, cwd=PROJECT_ROOT))
         assert started[-1].stdout is not None and started[-1].stdout.readline() == b"up\n"
         running = read_stack(root)
-        assert running is not None
+        assert running is not None and temporary
+        (stack_dir(root) / TEMPORARY).touch()
         return running
 
     monkeypatch.setattr(control, "up", starts)
@@ -144,6 +146,35 @@ def test_a_stack_that_one_iteration_started_is_stopped_by_the_last_that_uses_it(
     assert down(tmp_path) and read_stack(tmp_path) is None
     for process in started:
         process.communicate()
+
+
+def test_a_temporary_stack_is_its_server_alone_until_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = Supervisor(tmp_path, 9, None)
+    started: list[str] = []
+    monkeypatch.setattr(supervisor, "keep", lambda name, command: started.append(name))
+    monkeypatch.setattr(supervisor, "once", lambda name, command: started.append(name))
+    monkeypatch.setattr(supervisor, "wait_for_server", lambda seconds: None)
+    make_stack_dir(tmp_path)
+    (stack_dir(tmp_path) / TEMPORARY).touch()
+    supervisor.start()
+    supervisor.complete()
+    assert started == ["server", "provision"] and supervisor.stack.state == "server"
+    keep_up(tmp_path)
+    supervisor.complete()
+    supervisor.complete()
+    workers = [f"worker-{role}" for role in ROLES]
+    assert (
+        started == ["server", "provision", *workers, "deploy"]
+        and recorded_stack(tmp_path) == supervisor.stack
+    )
+    assert supervisor.stack.state == "ready"
+
+
+def test_who_waits_for_the_whole_stack_is_told_when_it_ends_before(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="the local stack ended: see the logs in"):
+        whole_stack(tmp_path)
 
 
 def test_a_supervisor_that_ends_at_once_names_its_log(tmp_path: Path) -> None:

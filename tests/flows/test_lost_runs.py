@@ -15,7 +15,7 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from flows.stack.hosts import WORKER_LABEL, GoneWorkers, host_of, worker_name
+from flows.stack.hosts import WORKER_LABEL, GoneWorkers, host_of, host_tag, worker_name
 from flows.stack.lost_runs import STARTING_SECONDS, Situation, Verdict, end_left_runs, end_lost_runs, judge
 from flows.stack.private import stack_secret
 from schemas.config import PoolsSection
@@ -122,6 +122,7 @@ def test_only_the_runs_of_own_workers_that_are_gone_are_ended(stack: LocalStack,
         "of another's worker": (pool, "theirs", lambda run: str(gone.pid)),
         "of another's pool": ("theirs", ours, lambda run: str(gone.pid)),
         "by-hand": (None, "", lambda run: None),
+        "of iterate": (None, "", lambda run: None),
     }
 
     async def ended() -> dict[str, str]:
@@ -134,6 +135,7 @@ def test_only_the_runs_of_own_workers_that_are_gone_are_ended(stack: LocalStack,
                     "name": name,
                     "work_pool_name": pool,
                     "labels": {WORKER_LABEL: worker} if worker else {},
+                    "tags": [host_tag()] if name == "of iterate" else [],
                     "state": {"type": "RUNNING"},
                 }
                 runs[name] = str(stack.api("/flow_runs/", asked)["id"])
@@ -157,5 +159,5 @@ def test_only_the_runs_of_own_workers_that_are_gone_are_ended(stack: LocalStack,
     for run in runs.values():
         stack.api(f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLED"}, "force": True})
     lost = {name for name, state in states.items() if "CRASHED" in state}
-    assert lost == {"lost", "taken"} | (set() if working else {"just taken"})
+    assert lost == {"lost", "taken"} | (set() if working else {"just taken", "of iterate"})
     assert all("RUNNING" in state for name, state in states.items() if name not in lost)
