@@ -1,36 +1,23 @@
 """`nlac iterate`, behind `make iteration`: run one iteration, show its progress, sum it up."""
 
-import json
 import signal
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 from rich.console import Console
 
 from flows.cli.display import Display
+from flows.cli.iteration_process import own_process, run_deployment, run_in_own_process
 from flows.cli.summary import retry_hint, summary
 from flows.deployments.parameters import resolve
 from flows.stack import control
-from flows.stack.api import ask
-from flows.stack.environment import client_environment, service_environment, stack_dir
-from flows.stack.private import make_stack_dir
-from flows.stack.record import Stack, read_stack
-from schemas.load import PROJECT_ROOT
-from schemas.shown import visible
-from storage.files import make_folder
+from flows.stack.record import read_stack
 from storage.store import Store
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.registry import stages_of
-
-_PREFECT = (sys.executable, "-m", "prefect")
-ENDING_SECONDS = 30.0  # that an iteration of ours gets to end when it is interrupted
 
 
 @dataclass(frozen=True)
@@ -75,124 +62,17 @@ def run_and_show(root: Path, request: Request) -> int:
     }
     started = time.time()
     with ExitStack() as opened:
-        process = opened.enter_context(_own_process(root)) if read_stack(root) is None else None
+        process = opened.enter_context(own_process(root)) if read_stack(root) is None else None
         stack, own = opened.enter_context(control.used_stack(root, request.config, console.print))
         display = Display(console, root, resolved.run, stages_of(resolved, number), started)
         if own:
-            process = process or opened.enter_context(_own_process(root))
-            reason = _in_one_process(process, root, stack, parameters, display)
+            process = process or opened.enter_context(own_process(root))
+            reason = run_in_own_process(process, root, stack, parameters, display)
         else:
-            reason = _deployed(root, stack, parameters, display)
+            reason = run_deployment(root, stack, parameters, display)
     if reason is not None:
         console.print(f"\nThe iteration did not finish. {reason}", style="red")
         console.print(retry_hint(root, request.options, own))
         return 1
     summary(console, store, resolved, number, started, stack.ui_url)
     return 0
-
-
-@contextmanager
-def _own_process(root: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process for the flow, which loads what it needs while the server starts. It ends with the block."""
-    logs = make_stack_dir(root) / "logs"
-    make_folder(logs)
-    with (logs / "iteration.log").open("ab") as sink:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flows.deployments.here"],
-            cwd=PROJECT_ROOT, env=service_environment(root, ""), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=sink, text=True, start_new_session=True,
-        )  # fmt: skip
-    try:
-        yield process
-    finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End the flow's process; it ends its stage, and tells Prefect so."""
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(ENDING_SECONDS)
-    process.kill()
-
-
-def _in_one_process(
-    process: subprocess.Popen[str], root: Path, stack: Stack, parameters: dict[str, object], display: Display
-) -> str | None:
-    """Have the process run the flow; gives why it failed."""
-    display.show(f"Computing all stages in one process; {stack.ui_url} shows the flow run meanwhile.")
-    environment = {"PREFECT_API_URL": stack.api_url}
-    said: list[str] = []
-    try:
-        assert process.stdin is not None
-        with suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(json.dumps({"environment": environment, "parameters": parameters}) + "\n")
-        with display:
-            said += _lines(process, display)
-    except BaseException:
-        _end(process)  # before the server
-        raise
-    if process.wait() == 0:
-        return None
-    log = stack_dir(root) / "logs" / "iteration.log"
-    return visible("\n".join(said)) or f"Its process ended with {process.returncode}; see {log}"
-
-
-def _deployed(root: Path, stack: Stack, parameters: dict[str, object], display: Display) -> str | None:
-    """Run the deployment and watch it; gives why it failed."""
-    command = ("deployment", "run", "nlac/iteration", "--watch")
-    display.show(f"Running: prefect {' '.join(command)}")
-    environment = {**client_environment(root, stack.api_url), "COLUMNS": "2000"}
-    process = subprocess.Popen(
-        [*_PREFECT, *command, "--params", json.dumps(parameters)],
-        cwd=PROJECT_ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    flow_run = ""
-    try:
-        with display:
-            for line in _lines(process, display):
-                display.show(line)
-                if "UUID:" in line:
-                    flow_run = line.split("UUID:")[1].strip()
-    except BaseException:
-        process.kill()
-        if flow_run:
-            subprocess.run(
-                [*_PREFECT, "flow-run", "cancel", flow_run], cwd=PROJECT_ROOT, env=environment, check=False,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-        raise
-    return _why(stack, flow_run) if process.wait() else None
-
-
-def _lines(process: subprocess.Popen[str], display: Display) -> Iterator[str]:
-    """A command's output line by line; the display is refreshed meanwhile."""
-    queue: SimpleQueue[str | None] = SimpleQueue()
-
-    def read() -> None:
-        for line in process.stdout or ():
-            queue.put(line.rstrip())
-        queue.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        try:
-            line = queue.get(timeout=0.5)
-        except Empty:
-            display.refresh()
-            continue
-        if line is None:
-            display.refresh(last=True)
-            return
-        yield line
-
-
-def _why(stack: Stack, flow_run: str) -> str:
-    """Why the flow run failed, in its own words: the stage and the commands that retry it."""
-    if not flow_run:
-        return "Prefect did not accept the run; its message stands above."
-    try:
-        return visible(str(ask(stack, f"/flow_runs/{flow_run}")["state"]["message"]))
-    except OSError as error:
-        return f"The Prefect server does not answer any more ({error})."

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from flows.cli.display import Display
-from flows.cli.iterate import _why
+from flows.cli.iteration_process import why_failed
 from flows.cli.summary import retry_hint
 from flows.deployments.progress import ProgressFile
 from flows.stack.record import Stack
@@ -85,5 +85,5 @@ def test_a_failure_names_the_command_with_the_options_that_were_given(
 
 def test_a_run_that_was_not_accepted_and_a_server_that_is_gone_are_told_apart(tmp_path: Path) -> None:
     gone = Stack(pid=1, port=9, data=str(tmp_path))  # nobody listens there
-    assert _why(gone, "") == "Prefect did not accept the run; its message stands above."
-    assert _why(gone, "1234").startswith("The Prefect server does not answer any more")
+    assert why_failed(gone, "") == "Prefect did not accept the run; its message stands above."
+    assert why_failed(gone, "1234").startswith("The Prefect server does not answer any more")
