@@ -15,12 +15,14 @@ from typing import Any
 
 from schemas.load import data_root
 from storage.mlflow.bridge import Bridge
+from tasks.lean_imports import lean_transformers
 
 
 def load() -> None:
     """Import the libraries of an iteration, Prefect apart, and create MLflow's database where there is none."""
     Bridge(data_root()).prepare()
-    import tasks.engines.local.engine  # noqa: F401
+    with lean_transformers():
+        import tasks.engines.local.engine  # noqa: F401
 
 
 async def run(parameters: dict[str, Any]) -> str | None:
