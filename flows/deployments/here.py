@@ -7,7 +7,6 @@ stderr. If the iteration does not finish, the reason is on stdout, and the exit 
 """
 
 import asyncio
-import gc
 import json
 import os
 import sys
@@ -45,9 +44,7 @@ def main() -> int:
         return 1
     asked = json.loads(line)
     os.environ.update(asked["environment"])
-    reason = asyncio.run(run(asked["parameters"]))
-    gc.freeze()  # Python would go through all that the libraries have made, for two seconds, before it ends
-    if reason:
+    if reason := asyncio.run(run(asked["parameters"])):
         sys.stdout.write(f"{reason}\n")
         return 1
     return 0
