@@ -126,7 +126,9 @@ def _failure(found: LeftBehind, stage: str | None, failed: list[FlowRun], go_on:
     else:
         reason = "no attempt left an error: it was stopped, killed, or not begun"
     name = run_name("iteration", found.run, found.iteration)
-    retries = [f"prefect flow-run retry {one.id}" for one in failed if one.name == name][:1]
+    retries = [
+        f"prefect flow-run retry {one.id}" for one in failed if one.name == name and one.deployment_id
+    ][:1]
     return Failure(stage=stage, reason=reason, commands=[go_on, *retries])
 
 

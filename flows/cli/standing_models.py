@@ -89,6 +89,7 @@ class FlowRun(_Shown):
     name: str
     state_name: str | None = None
     start_time: datetime | None = None
+    deployment_id: str | None = Field(None, exclude=True)
     tags: list[str] = Field([], exclude=True)
     end_time: datetime | None = Field(None, exclude=True)
     state: FlowState = Field(FlowState(), exclude=True)

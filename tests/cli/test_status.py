@@ -127,9 +127,10 @@ def test_a_run_that_does_not_move_is_warned_of_after_the_stated_time(running: St
 def test_what_failed_is_named_with_its_reason_and_the_commands_that_go_on(store: Store) -> None:
     begin(store, CONFIG, 0, STAGES[:2])
     fail(store, CONFIG, 0, STAGES[2])
-    found = look(
-        store, failed=[FlowRun(id="42", name="iteration-trial-0"), FlowRun(id="41", name="iteration-trial-0")]
-    )
+    name = "iteration-trial-0"
+    own = FlowRun(id="43", name=name)  # of a `nlac iterate` without workers
+    deployed = [FlowRun(id=number, name=name, deployment_id="7") for number in ("42", "41")]
+    found = look(store, failed=[own, *deployed])
     assert found.state == "stopped" and found.attempts == {"StageInterrupted": 1, "StageFailed": 1}
     assert found.failure is not None and found.failure.stage == STAGES[2]
     assert found.failure.reason.startswith("StageFailed: no critique is")
