@@ -1,12 +1,10 @@
-"""Importing libraries without what they take along only because it happens to be installed, and ending without them.
+"""Importing libraries without what they take along only because it happens to be installed.
 
 MLflow brings SciPy and scikit-learn. Where those are found, nltk (of TextArena) and transformers import them for
 functions that nothing here calls, at the cost of more than a second and 130 MiB in every stage's process. Triton, which
 writes kernels for GPUs, is 70 MiB more.
 """
 
-import atexit
-import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -17,13 +15,6 @@ from typing import cast
 # Matrix products on a CPU keep what they worked out for a shape: oneDNN for 1,024 shapes in all and torch for as many
 # in each thread, which texts of many lengths fill with a third of a gigabyte. A core computes with some forty at once.
 SHAPES_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64 * (os.cpu_count() or 1), "LRU_CACHE_CAPACITY": 16}
-
-
-@atexit.register
-def _end() -> None:
-    """Leave to the system what the libraries have made. Python would go through all of it, for up to two seconds."""
-    if "triton" not in sys.modules:  # it would report all that as leaks
-        gc.freeze()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ stderr. If the iteration does not finish, the reason is on stdout, and the exit 
 """
 
 import asyncio
+import atexit
 import json
 import os
 import sys
@@ -36,19 +37,21 @@ async def run(parameters: dict[str, Any]) -> str | None:
     return None if state.is_completed() else state.message or state.name
 
 
-def main() -> int:
-    """Gives the exit code; nothing is run where stdin ends without a line."""
+def main() -> None:
+    """Run what stdin asks for; nothing where it ends without a line."""
+    code = 1
+    # Registered first, it runs last. Python would go through all that the libraries have made, for two seconds.
+    atexit.register(lambda: os._exit(code))
     load()
-    line = sys.stdin.readline()
-    if not line:
-        return 1
-    asked = json.loads(line)
-    os.environ.update(asked["environment"])
-    if reason := asyncio.run(run(asked["parameters"])):
-        sys.stdout.write(f"{reason}\n")
-        return 1
-    return 0
+    if line := sys.stdin.readline():
+        asked = json.loads(line)
+        os.environ.update(asked["environment"])
+        if reason := asyncio.run(run(asked["parameters"])):
+            sys.stdout.write(f"{reason}\n")
+            sys.stdout.flush()
+        else:
+            code = 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
