@@ -66,13 +66,13 @@ def middle_steps(results: Sequence[Compared], world: str, algorithm: str, share:
 
 
 def _told(values: Sequence[float], form: str) -> str:
-    """The median, and of several seeds the lowest and the highest."""
+    """The median, and the lowest and the highest where they differ."""
 
     def one(value: float) -> str:
         return format(value, form) if isfinite(value) else "not reached"
 
-    low, high = min(values), max(values)
-    return one(median(values)) + (f" ({one(low)} to {one(high)})" if len(values) > 1 else "")
+    low, high = one(min(values)), one(max(values))
+    return one(median(values)) + (f" ({low} to {high})" if low != high else "")
 
 
 def _row(runs: Sequence[Compared], steps: int) -> list[str]:
