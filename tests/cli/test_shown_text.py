@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flows.cli.display import Display
-from flows.cli.iterate import _why
+from flows.cli.iteration_process import why_failed
 from flows.cli.main import app
 from flows.cli.summary import summary
 from flows.deployments import reporting
@@ -82,7 +82,7 @@ def test_the_reason_of_a_failed_run_is_text(tmp_path: Path) -> None:
     told = json.dumps({"state": {"message": HOSTILE}}).encode()
     with answering(lambda request: (200, told)) as server:
         port = int(server.url.rpartition(":")[2])
-        assert _why(Stack(pid=1, port=port, data=str(tmp_path)), "1234") == SHOWN
+        assert why_failed(Stack(pid=1, port=port, data=str(tmp_path)), "1234") == SHOWN
 
 
 def test_a_query_draws_stored_text_as_text(store: Store) -> None:
