@@ -1,6 +1,7 @@
 """`nlac iterate`, behind `make iteration`: run one iteration, show its progress, sum it up."""
 
 import signal
+import subprocess
 import sys
 import time
 from contextlib import ExitStack
@@ -14,7 +15,6 @@ from flows.cli.iteration_process import own_process, run_deployment, run_in_own_
 from flows.cli.summary import retry_hint, summary
 from flows.deployments.parameters import resolve
 from flows.stack import control
-from flows.stack.record import read_stack
 from storage.store import Store
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.registry import stages_of
@@ -62,12 +62,17 @@ def run_and_show(root: Path, request: Request) -> int:
     }
     started = time.time()
     with ExitStack() as opened:
-        process = opened.enter_context(own_process(root)) if read_stack(root) is None else None
-        stack, own = opened.enter_context(control.used_stack(root, request.config, console.print))
+        processes: list[subprocess.Popen[str]] = []
+
+        def begin() -> None:
+            processes.append(opened.enter_context(own_process(root)))
+
+        stack, own = opened.enter_context(control.used_stack(root, request.config, console.print, begin))
         display = Display(console, root, resolved.run, stages_of(resolved, number), started)
         if own:
-            process = process or opened.enter_context(own_process(root))
-            reason = run_in_own_process(process, root, stack, parameters, display)
+            if not processes:
+                begin()
+            reason = run_in_own_process(processes[0], root, stack, parameters, display)
         else:
             reason = run_deployment(root, stack, parameters, display)
     if reason is not None:

@@ -27,9 +27,9 @@ _PREFECT = (sys.executable, "-m", "prefect")
 @contextmanager
 def own_process(root: Path) -> Iterator[subprocess.Popen[str]]:
     """A process for the flow, which loads what it needs while the server starts. It ends with the block."""
-    logs = make_stack_dir(root) / "logs"
-    make_folder(logs)
-    with (logs / "iteration.log").open("ab") as sink:
+    make_stack_dir(root)
+    make_folder(_log(root).parent)
+    with _log(root).open("ab") as sink:
         process = subprocess.Popen(
             [sys.executable, "-m", "flows.deployments.here"],
             cwd=PROJECT_ROOT, env=service_environment(root, ""), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -39,6 +39,10 @@ def own_process(root: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         _end(process)
+
+
+def _log(root: Path) -> Path:
+    return stack_dir(root) / "logs" / "iteration.log"
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -54,12 +58,11 @@ def run_in_own_process(
 ) -> str | None:
     """Have the process run the flow; gives why it failed."""
     display.show(f"Computing all stages in one process; {stack.ui_url} shows the flow run meanwhile.")
-    environment = {"PREFECT_API_URL": stack.api_url}
     said: list[str] = []
     try:
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(json.dumps({"environment": environment, "parameters": parameters}) + "\n")
+            process.stdin.write(json.dumps({"api_url": stack.api_url, "parameters": parameters}) + "\n")
         with display:
             said += _lines(process, display)
     except BaseException:
@@ -67,8 +70,7 @@ def run_in_own_process(
         raise
     if process.wait() == 0:
         return None
-    log = stack_dir(root) / "logs" / "iteration.log"
-    return visible("\n".join(said)) or f"Its process ended with {process.returncode}; see {log}"
+    return visible("\n".join(said)) or f"Its process ended with {process.returncode}; see {_log(root)}"
 
 
 def run_deployment(root: Path, stack: Stack, parameters: dict[str, object], display: Display) -> str | None:

@@ -1,6 +1,6 @@
 """`nlac/iteration` in a process of its own, without a worker: `nlac iterate` where no stack is up.
 
-    python -m flows.deployments.here     (stdin: a line of JSON, {"environment": {...}, "parameters": {...}})
+    python -m flows.deployments.here     (stdin: a line of JSON, {"api_url": ..., "parameters": {...}})
 
 It loads what takes seconds before it reads that line, which names the server, so while the server starts. Its log is
 stderr. If the iteration does not finish, the reason is on stdout, and the exit code is 1.
@@ -45,7 +45,7 @@ def main() -> None:
     load()
     if line := sys.stdin.readline():
         asked = json.loads(line)
-        os.environ.update(asked["environment"])
+        os.environ["PREFECT_API_URL"] = asked["api_url"]
         if reason := asyncio.run(run(asked["parameters"])):
             sys.stdout.write(f"{reason}\n")
             sys.stdout.flush()

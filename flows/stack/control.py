@@ -42,13 +42,16 @@ def _refuse_another_hosts(root: Path) -> None:
 
 
 @contextmanager
-def used_stack(root: Path, config: Path | None, said: Callable[[str], None]) -> Iterator[tuple[Stack, bool]]:
+def used_stack(
+    root: Path, config: Path | None, said: Callable[[str], None], ahead: Callable[[], object] = lambda: None
+) -> Iterator[tuple[Stack, bool]]:
     """The running stack, or a server that is started, and stopped by the last that uses it.
 
     Args:
         root: the data root.
         config: as for `up`.
         said: told what happens.
+        ahead: called before a server is started, which takes seconds.
 
     Yields:
         the stack, and whether it will be stopped, and so has no workers. Not if `nlac up` started it, or has kept it
@@ -62,6 +65,7 @@ def used_stack(root: Path, config: Path | None, said: Callable[[str], None]) -> 
         running = read_stack(root)
         if running is None:
             said("Starting a Prefect server ...")
+            ahead()
             running = up(root, config, temporary=True)
             said(f"PREFECT_API_URL={running.api_url}  PREFECT_PROFILES_PATH={profiles_path(root)}")
         else:
