@@ -96,13 +96,16 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def findings(results: Sequence[Compared], world: str) -> Iterator[str]:
-    """Whether NLAC needs the fewest environment steps to each level, in a sentence each."""
+    """Whether NLAC needs the fewest environment steps to each level, in the median of the seeds; a sentence each."""
     for name, share in LEVELS.items():
         steps = {a: middle_steps(results, world, a, share) for a in ALGORITHMS if of(results, world, a)}
         ours = steps.pop(OURS, nan)
         best = min(steps, key=lambda algorithm: steps[algorithm], default=None)
         other = steps[best] if best else inf
-        theirs = f"{best} needs {other:,.0f}" if isfinite(other) else "no other that has been run reaches it"
+        reached = {a: [isfinite(steps_to(run, share)) for run in of(results, world, a)] for a in steps}
+        some = (f"; {a} does on {sum(runs)} of {len(runs)} seeds" for a, runs in reached.items() if any(runs))
+        none = "no other that has been run reaches it in the median of its seeds" + "".join(some)
+        theirs = f"{best} needs {other:,.0f}" if isfinite(other) else none
         if ours != ours:
             yield f"- To {name} of the optimum: NLAC has not been run; {theirs}."
         elif not isfinite(ours):
