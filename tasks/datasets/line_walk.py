@@ -1,10 +1,12 @@
 """Demonstrations of all five roles for the line walk, told from random play.
 
 Moves are drawn uniformly from the legal ones, so no demonstration is good play. What the texts say is true: a future is
-one that was played, a label is the backup of one, and a critique states the mean value of played futures.
+one that was played, a label is the backup of one, and a critique states the mean value of played futures. Half of the
+critiques judge an optimal move. Of random moves a ninth are optimal, and from those an evaluator learns to say no.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -27,7 +29,7 @@ from tasks.seeding import derive_seed
 from tasks.text.formats import read_action, read_future, read_verdict, write_action
 
 CAP = 8  # moves of an episode
-FUTURES = 2  # that a critique is told from
+FUTURES = 4  # that a critique is told from, as in configs/proofs/line_walk_all_roles.yaml
 
 
 @dataclass(frozen=True)
@@ -156,9 +158,14 @@ def demonstrations(rows: int, seed: int, walk: LineWalk | None = None) -> pl.Dat
     """`rows` demonstrations of each role, from training tasks of a walk; None: with its default options."""
     walk = walk or LineWalk()
     made: dict[str, list[dict[str, Any]]] = {role: [] for role in NEEDS}
+    judged: Counter[bool] = Counter()
     for number in count():
         teller = Teller(walk, derive_seed(seed, "demonstrations", number))
         for row in asyncio.run(teller.tell()):
+            if row["role"] == "evaluate":
+                if judged[row["optimal"]] >= rows - rows // 2:
+                    continue
+                judged[row["optimal"]] += 1
             made[row["role"]].append(row)
         if all(len(of_role) >= rows for of_role in made.values()):
             break

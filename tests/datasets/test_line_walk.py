@@ -83,7 +83,7 @@ def test_a_backup_is_one_move_longer_than_the_next_future(told: pl.DataFrame) ->
 
 def test_critiques_state_the_mean_value_of_the_shown_futures(told: pl.DataFrame) -> None:
     judged = told.filter(role="evaluate").to_dicts()
-    assert {row["optimal"] for row in judged} == {True, False}
+    assert sum(row["optimal"] for row in judged) == len(judged) / 2
     for row in judged:
         assert row["answer"] == f"value {mean_value(row['futures'], 0.8):.3f}"
         assert all(well_formed(text, row["action_text"].removeprefix("Action: ")) for text in row["futures"])
