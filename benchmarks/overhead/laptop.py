@@ -4,8 +4,9 @@ python -m benchmarks.overhead.laptop [native|avx512|avx2 ...]
 
 Each iteration is the first one of a new data root: stack, stages and all, installation apart. Limits on instructions
 stand in for processors that lack the others: of oneDNN (ONEDNN_MAX_CPU_ISA), torch's own kernels
-(ATEN_CPU_CAPABILITY) and MKL (MKL_ENABLE_INSTRUCTIONS). `model.dtype: auto` is settled under the same limits. Results
-are committed in docs/results/laptop.json, a row for each limit and processor; docs/benchmarks.md shows them.
+(ATEN_CPU_CAPABILITY), MKL (MKL_ENABLE_INSTRUCTIONS) and FBGEMM (FBGEMM_ENABLE_INSTRUCTIONS). `model.dtype: auto` is
+settled under the same limits. Results are committed in docs/results/laptop.json, a row for each limit and processor;
+docs/benchmarks.md shows them.
 
 laptop_seconds: of the slowest of those that ran, the whole command.
 """
@@ -34,9 +35,13 @@ RESULTS = PROJECT_ROOT / "docs" / "results" / "laptop.json"
 LIMITS: dict[str, dict[str, str]] = {
     "native": {},
     "avx512": {
-        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "ATEN_CPU_CAPABILITY": "avx512", "MKL_ENABLE_INSTRUCTIONS": "AVX512"
+        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "ATEN_CPU_CAPABILITY": "avx512", "MKL_ENABLE_INSTRUCTIONS": "AVX512",
+        "FBGEMM_ENABLE_INSTRUCTIONS": "AVX512",
     },
-    "avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    "avx2": {
+        "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2",
+    },
 }  # fmt: skip
 FAST = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")  # what decides which type is fast
 Limit = StrEnum("Limit", {name.upper(): name for name in LIMITS})

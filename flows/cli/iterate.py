@@ -64,14 +64,14 @@ def run_and_show(root: Path, request: Request) -> int:
     with ExitStack() as opened:
         processes: list[subprocess.Popen[str]] = []
 
-        def begin() -> None:
-            processes.append(opened.enter_context(own_process(root)))
+        def begin(api_url: str) -> None:
+            processes.append(opened.enter_context(own_process(root, api_url)))
 
         stack, own = opened.enter_context(control.used_stack(root, request.config, console.print, begin))
         display = Display(console, root, resolved.run, stages_of(resolved, number), started)
         if own:
             if not processes:
-                begin()
+                begin(stack.api_url)
             reason = run_in_own_process(processes[0], root, stack, parameters, display)
         else:
             reason = run_deployment(root, stack, parameters, display)

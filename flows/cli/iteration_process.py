@@ -25,14 +25,15 @@ _PREFECT = (sys.executable, "-m", "prefect")
 
 
 @contextmanager
-def own_process(root: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process for the flow, which loads what it needs while the server starts. It ends with the block."""
+def own_process(root: Path, api_url: str) -> Iterator[subprocess.Popen[str]]:
+    """A process for the flow, which loads what it needs while the server at an address starts. It ends with the
+    block."""
     make_stack_dir(root)
     make_folder(_log(root).parent)
     with _log(root).open("ab") as sink:
         process = subprocess.Popen(
             [sys.executable, "-m", "flows.deployments.here"],
-            cwd=PROJECT_ROOT, env=service_environment(root, ""), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            cwd=PROJECT_ROOT, env=service_environment(root, api_url), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=sink, text=True, start_new_session=True,
         )  # fmt: skip
     try:
@@ -62,7 +63,7 @@ def run_in_own_process(
     try:
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(json.dumps({"api_url": stack.api_url, "parameters": parameters}) + "\n")
+            process.stdin.write(json.dumps(parameters) + "\n")
         with display:
             said += _lines(process, display)
     except BaseException:

@@ -22,6 +22,7 @@ from flows.cli import (
 )
 from flows.cli.examples import epilog, exit_codes
 from flows.cli.options import Commands
+from tasks.thread_waits import short_waits
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "up": stack.up,
@@ -64,7 +65,5 @@ for name, group in GROUPS.items():
 
 def main() -> None:
     """The entry point of `nlac`."""
-    # Read when torch is loaded. Beside other processes, threads that wait by spinning make a small model's token take
-    # up to twenty times as long.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.update(short_waits())
     app()

@@ -1,9 +1,9 @@
 """`nlac/iteration` in a process of its own, without a worker: `nlac iterate` where no stack is up.
 
-    python -m flows.deployments.here     (stdin: a line of JSON, {"api_url": ..., "parameters": {...}})
+    python -m flows.deployments.here     (stdin: a line of JSON, the parameters)
 
-It loads what takes seconds before it reads that line, which names the server, so while the server starts. Its log is
-stderr. If the iteration does not finish, the reason is on stdout, and the exit code is 1.
+It loads what takes seconds before it reads that line, so while the server starts. PREFECT_API_URL names the server. Its
+log is stderr. If the iteration does not finish, the reason is on stdout, and the exit code is 1.
 """
 
 import asyncio
@@ -19,20 +19,23 @@ from tasks.lean_imports import lean_transformers
 
 
 def load() -> None:
-    """Import the libraries of an iteration, Prefect apart, and create MLflow's database where there is none."""
+    """Import the libraries of an iteration, and create MLflow's database where there is none."""
     Bridge(data_root()).prepare()
     with lean_transformers():
         import tasks.engines.local.engine  # noqa: F401
+    import flows.deployments.iteration  # noqa: F401
 
 
 async def run(parameters: dict[str, Any]) -> str | None:
     """Run the flow; gives why it failed."""
-    from prefect import tags  # it reads its settings, the server's address among them, when it is imported
+    from prefect import tags
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     from flows.deployments.iteration import iteration
     from flows.stack.hosts import host_tag
 
-    with tags(host_tag()):
+    # The thread of a flow's heartbeats ends up to a second late, each stage waits for it, and nothing listens here.
+    with tags(host_tag()), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         state = await iteration(**parameters, here=True, return_state=True)
     return None if state.is_completed() else state.message or state.name
 
@@ -40,13 +43,12 @@ async def run(parameters: dict[str, Any]) -> str | None:
 def main() -> None:
     """Run what stdin asks for; nothing where it ends without a line."""
     code = 1
-    # Registered first, it runs last. Python would go through all that the libraries have made, for two seconds.
+    # Registered before the libraries are loaded, it runs last. Python would go through all that they have made, for two
+    # seconds.
     atexit.register(lambda: os._exit(code))
     load()
     if line := sys.stdin.readline():
-        asked = json.loads(line)
-        os.environ["PREFECT_API_URL"] = asked["api_url"]
-        if reason := asyncio.run(run(asked["parameters"])):
+        if reason := asyncio.run(run(json.loads(line))):
             sys.stdout.write(f"{reason}\n")
             sys.stdout.flush()
         else:

@@ -43,7 +43,10 @@ def _refuse_another_hosts(root: Path) -> None:
 
 @contextmanager
 def used_stack(
-    root: Path, config: Path | None, said: Callable[[str], None], ahead: Callable[[], object] = lambda: None
+    root: Path,
+    config: Path | None,
+    said: Callable[[str], None],
+    ahead: Callable[[str], object] = lambda _: None,
 ) -> Iterator[tuple[Stack, bool]]:
     """The running stack, or a server that is started, and stopped by the last that uses it.
 
@@ -51,7 +54,7 @@ def used_stack(
         root: the data root.
         config: as for `up`.
         said: told what happens.
-        ahead: called before a server is started, which takes seconds.
+        ahead: as for `up`, if a server is started.
 
     Yields:
         the stack, and whether it will be stopped, and so has no workers. Not if `nlac up` started it, or has kept it
@@ -65,8 +68,7 @@ def used_stack(
         running = read_stack(root)
         if running is None:
             said("Starting a Prefect server ...")
-            ahead()
-            running = up(root, config, temporary=True)
+            running = up(root, config, temporary=True, ahead=ahead)
             said(f"PREFECT_API_URL={running.api_url}  PREFECT_PROFILES_PATH={profiles_path(root)}")
         else:
             said(f"Using the local stack at {running.ui_url}")
@@ -140,6 +142,7 @@ def up(
     share: Share = ALONE,
     *,
     temporary: bool = False,
+    ahead: Callable[[str], object] = lambda _: None,
 ) -> Stack:
     """Start the stack and wait until it is ready.
 
@@ -149,6 +152,7 @@ def up(
         seconds: how long to wait.
         share: what this host starts of it.
         temporary: start the server alone, until `keep_up`.
+        ahead: told the address of Prefect's API before its server is started, which takes seconds.
 
     Raises:
         StackError: it did not come up; every part that did is stopped again.
@@ -174,6 +178,7 @@ def up(
     except OSError as error:
         raise StackError(str(error)) from None
     address = Stack(pid=0, port=port, data=str(root), listen=share.listen, join=share.join).api_url
+    ahead(address)
     command = [sys.executable, "-m", "flows.stack.supervisor", "--data", str(root), "--port", str(port)]
     command += ["--listen", share.listen, *(["--join", share.join] if share.join else [])]
     command += [word for role in share.roles for word in ("--serve", role)]

@@ -8,6 +8,7 @@ from flows.stack.hosts import HEARTBEAT_SECONDS, LOOPBACK
 from schemas.load import STARTED_IN
 from storage.databases import PREFECT
 from tasks.engines.models import model_cache
+from tasks.thread_waits import short_waits
 
 STACK_MARK = "NLAC_STACK"
 """Holds the data root in every process of its stack, so that processes left behind can be found."""
@@ -100,8 +101,6 @@ def service_environment(root: Path, api_url: str) -> dict[str, str]:
     """The environment of the stack's own processes: the client's, with the mark and short polling intervals."""
     ours = {
         STACK_MARK: str(root),
-        # A stage's threads that wait by spinning would starve the server and the workers on a small machine.
-        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         "PREFECT_CLI_PROMPT": "false",
         "PREFECT_LOGGING_COLORS": "false",
         "PREFECT_RUNNER_POLL_FREQUENCY": "2",
@@ -116,7 +115,7 @@ def service_environment(root: Path, api_url: str) -> dict[str, str]:
         "PREFECT_WORKER_HEARTBEAT_SECONDS": str(HEARTBEAT_SECONDS),
         "PREFECT_WORKER_QUERY_SECONDS": "2",
     }
-    theirs = client_environment(root, api_url)
+    theirs = {**short_waits(), **client_environment(root, api_url)}
     for secret in (
         PREFECT,
         STACK_SECRET,

@@ -31,7 +31,7 @@ from tasks.engines.models import ModelError, check_model, model_cache, model_dig
 
 Dtype = Literal["float32", "bfloat16"]
 
-PROBE = "2"  # raised when the probe measures something else
+PROBE = "3"  # raised when the probe measures something else
 PROBE_SECONDS = 0.5
 TRAINED, GENERATED = 128, 8  # tokens computed at once, in training and in generation
 PRODUCT = 1 << 28  # floating-point operations of a product in training, at most
@@ -39,7 +39,7 @@ PRODUCT = 1 << 28  # floating-point operations of a product in training, at most
 # What speeds depend on beside the processor: threads, and limits on instructions.
 VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
-    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_ENABLE_INSTRUCTIONS", "FBGEMM_ENABLE_INSTRUCTIONS",
 )  # fmt: skip
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # CUDA, CUDA under WSL, ROCm
 
@@ -126,19 +126,19 @@ def _seconds(width: int, inner: int) -> dict[Dtype, float]:
     """
     import torch
 
-    from tasks.engines.products import in_order, multiply, product
+    from tasks.engines.products import packed, product
 
     rows = max(GENERATED, min(TRAINED, PRODUCT // (2 * width * inner)))
 
     def products(dtype: torch.dtype) -> list[tuple[int, Callable[[], object]]]:
         up, down = torch.ones(inner, width, dtype=dtype), torch.ones(width, inner, dtype=dtype)
         many, few = torch.ones(rows, width, dtype=dtype), torch.ones(GENERATED, width, dtype=dtype)
-        ordered_up, ordered_down = in_order(up), in_order(down)
+        packed_up, packed_down = packed(up, None), packed(down, None)
 
         def generate() -> object:
-            if ordered_up is None or ordered_down is None:
+            if packed_up is None or packed_down is None:
                 return product(product(few, up), down)
-            return multiply(multiply(few, ordered_up), ordered_down)
+            return packed_down(packed_up(few))
 
         return [
             (rows, lambda: product(product(many, up), down)),

@@ -1,10 +1,16 @@
-"""Matrix products on a CPU by oneDNN.
+"""Matrix products on a CPU by oneDNN and FBGEMM.
 
 torch leaves products in float32 to MKL. On AMD's processors MKL does without AVX512, and for few rows it is slower than
-oneDNN with weights in the order that oneDNN reads. Results are the same up to rounding. In bfloat16 torch asks oneDNN
-itself. docs/benchmarks.md has the measurements, none of them on a processor of Intel.
+oneDNN with weights in the order that oneDNN reads. In bfloat16 torch asks oneDNN itself.
+
+A product of few rows takes as long as its weights take to arrive from memory. So weights in float32 that float16 holds
+exactly, as it does those trained in bfloat16, are packed in float16. FBGEMM widens them as it multiplies, in float32.
+
+Results are the same up to rounding. docs/benchmarks.md has the measurements, none of them on a processor of Intel.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,6 +46,36 @@ def in_order(weight: torch.Tensor) -> torch.Tensor | None:
         return None
     ordered: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
     return ordered
+
+
+def in_float16(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any | None:
+    """A float32 weight [N, K] with its bias [N], packed in float16; None where float16 does not hold it exactly, or
+    torch has no FBGEMM."""
+    if not by_onednn(weight) or "fbgemm" not in torch.backends.quantized.supported_engines:
+        return None
+    if not torch.equal(weight.half().float(), weight):
+        return None
+    return torch.ops.quantized.linear_prepack_fp16(weight.detach(), bias)
+
+
+def packed(
+    weight: torch.Tensor, bias: torch.Tensor | None, *, any_place: bool = False
+) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """The linear layer x -> x W^T + b by a packed copy of its weight.
+
+    Args:
+        weight: [N, K].
+        bias: [N], or None.
+        any_place: a row's result must be the same to the bit at each place among as many rows. FBGEMM's is not.
+
+    Returns:
+        the layer, for x [..., M, K]; None where no packing helps.
+    """
+    if not any_place and (halves := in_float16(weight, bias)) is not None:
+        return partial(torch.ops.quantized.linear_dynamic_fp16, W_prepack=halves)
+    if (ordered := in_order(weight)) is not None:
+        return partial(multiply, weight=ordered, bias=bias)
+    return None
 
 
 class Product(torch.autograd.Function):

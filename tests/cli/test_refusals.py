@@ -14,6 +14,7 @@ from flows.cli.options import Commands
 from schemas.load import PROJECT_ROOT
 from storage.locks import RunLocked
 from storage.store import Store
+from tasks.thread_waits import SPINS
 from tests.support.cli import nlac
 from tests.support.committed import commit_rows
 from tests.support.logs import conversation, write_json
@@ -67,18 +68,21 @@ def test_play_refuses_a_run_that_is_not_there_or_has_no_policy(tmp_path: Path) -
     assert imported.exit_code == 2 and "imported episodes alone" in imported.stderr
 
 
-def test_threads_that_wait_do_not_spin() -> None:
+@pytest.mark.parametrize("chosen", [{}, {"OMP_WAIT_POLICY": "PASSIVE"}, {"GOMP_SPINCOUNT": "7"}])
+def test_threads_that_wait_spin_shortly_unless_the_user_has_chosen(chosen: dict[str, str]) -> None:
     code = (
         "import os, sys, flows.cli.main as cli\n"
-        "cli.app = lambda: sys.exit(f\"{os.environ['OMP_WAIT_POLICY']} {'torch' in sys.modules}\")\n"
+        "cli.app = lambda: sys.exit(f\"{os.environ.get('GOMP_SPINCOUNT')} {'torch' in sys.modules}\")\n"
         "cli.main()"
     )
-    environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    named = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {k: v for k, v in os.environ.items() if k not in named} | chosen
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment | {"PYTHONPATH": str(PROJECT_ROOT)}, capture_output=True,
         text=True, check=False,
     )  # fmt: skip
-    assert done.stderr == "PASSIVE False\n"
+    expected = chosen.get("GOMP_SPINCOUNT") if chosen else SPINS
+    assert done.stderr == f"{expected} False\n"
 
 
 @pytest.mark.slow

@@ -48,8 +48,9 @@ def test_packed_weights_give_the_same_bits_and_a_copy_has_weights_of_its_own() -
 
 
 @pytest.mark.skipif(not by_onednn(torch.zeros(1)), reason="torch has no oneDNN beside MKL here")
-def test_packed_weights_in_float32_give_the_same_up_to_rounding() -> None:
-    model = made(torch.float32)
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
+def test_packed_weights_in_float32_give_the_same_up_to_rounding(stored: torch.dtype) -> None:
+    model = made(stored).float()
     before = model(IDS).logits
     pack(model)
     assert packed_layers(model) == 2 * 7 + 1

@@ -1,10 +1,21 @@
 """Products by oneDNN are those of torch up to rounding, and so are their gradients."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.testing import assert_close
 
-from tasks.engines.products import Product, add_product, by_onednn, in_order, multiply, product
+from tasks.engines.products import (
+    Product,
+    add_product,
+    by_onednn,
+    in_float16,
+    in_order,
+    multiply,
+    packed,
+    product,
+)
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 
@@ -52,3 +63,29 @@ def test_an_ordered_weight_multiplies_like_the_weight() -> None:
     if ordered is not None:
         assert_close(multiply(x, ordered, bias), torch.nn.functional.linear(x, weight, bias))
     assert in_order(weight.double()) is None
+
+
+@pytest.mark.skipif(
+    "fbgemm" not in torch.backends.quantized.supported_engines or not by_onednn(torch.zeros(1)),
+    reason="torch has no FBGEMM beside MKL here",
+)
+def test_a_weight_is_packed_in_float16_only_where_that_holds_it_exactly() -> None:
+    torch.manual_seed(0)
+    weight, bias = torch.randn(7, 24).bfloat16().float(), torch.randn(7)
+    for shape in ((1, 24), (2, 40, 24), (2, 5, 48)):
+        x = torch.randn(shape)[..., :24]
+        for some in (bias, None):
+            assert in_float16(weight, some) is not None
+            layer = packed(weight, some)
+            assert layer is not None
+            assert_close(layer(x), torch.nn.functional.linear(x, weight, some))
+            kept = packed(weight, some, any_place=True)
+            assert isinstance(kept, partial) and kept.func is multiply
+    for value in (1 + 2**-11, 2.0**16, 2.0**-25):
+        other = weight.clone()
+        other[0, 0] = value
+        assert in_float16(other) is None
+        layer = packed(other, bias)
+        assert layer is not None
+        assert_close(layer(x), torch.nn.functional.linear(x, other, bias), rtol=1e-5, atol=1e-5)
+    assert in_float16(weight.bfloat16()) is None and packed(weight.double(), None) is None

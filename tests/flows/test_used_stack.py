@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -36,8 +37,9 @@ def test_a_stack_that_one_iteration_started_is_stopped_by_the_last_that_uses_it(
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
-    def starts(root: Path, config: Path | None, *, temporary: bool) -> Stack:
+    def starts(root: Path, config: Path | None, *, temporary: bool, ahead: Callable[[str], object]) -> Stack:
         """As `up`, with a supervisor that has nothing to supervise."""
+        ahead("the address")
         command = [sys.executable, "-c", SUPERVISES, str(root)]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, cwd=PROJECT_ROOT))
         assert started[-1].stdout is not None and started[-1].stdout.readline() == b"up\n"
@@ -51,12 +53,12 @@ def test_a_stack_that_one_iteration_started_is_stopped_by_the_last_that_uses_it(
     with ExitStack() as first, ExitStack() as second:
         told: list[str] = []
         stack, own = first.enter_context(
-            used_stack(tmp_path, None, said.append, lambda: told.append(said[-1]))
+            used_stack(tmp_path, None, said.append, lambda address: told.extend([said[-1], address]))
         )
-        assert told == ["Starting a Prefect server ..."], "before it was started"
-        again = used_stack(tmp_path, None, said.append, lambda: told.append("again"))
+        assert told == ["Starting a Prefect server ...", "the address"]
+        again = used_stack(tmp_path, None, said.append, told.append)
         assert second.enter_context(again) == (stack, own) == (stack, True)
-        assert len(told) == 1
+        assert len(told) == 2
         first.close()
         assert read_stack(tmp_path) == stack and said[-1].startswith("Another iteration uses the local stack")
         second.close()

@@ -74,14 +74,17 @@ class AdapterPool:
             Otherwise LoRA layers stay beside the weights (the last ADAPTERS are kept).
         in_place: put full checkpoints in the place of the base's weights, which host memory keeps meanwhile. Otherwise
             each has a copy beside them, of which the last COPIES are kept.
+        any_place: a row's result must not depend on its place in the batch.
     """
 
-    def __init__(self, base: PreTrainedModel, *, merge: bool, in_place: bool = False) -> None:
-        self._base, self._merge, self._in_place = base, merge, in_place
+    def __init__(
+        self, base: PreTrainedModel, *, merge: bool, in_place: bool = False, any_place: bool = False
+    ) -> None:
+        self._base, self._merge, self._in_place, self._any_place = base, merge, in_place, any_place
         self._own: dict[str, torch.Tensor] = {}  # the base's weights, once others have been in their place
         self._placed: str | None = None  # digest of those that are
         if not in_place:
-            pack(base)
+            pack(base, any_place=any_place)
         self._peft: PeftModel | None = None
         self._loaded: OrderedDict[str, None] = OrderedDict()
         self._copies: OrderedDict[str, PreTrainedModel] = OrderedDict()
@@ -133,7 +136,7 @@ class AdapterPool:
                 model: PreTrainedModel = peft.merge_and_unload()
         else:
             model = self._read(adapter, str(self._base.device))
-        pack(model)
+        pack(model, any_place=self._any_place)
         self._copies[adapter.digest] = model
         return model
 

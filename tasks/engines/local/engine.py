@@ -73,7 +73,9 @@ class TransformersEngine:
         self._vocabulary = int(base.get_output_embeddings().weight.shape[0])
         self._continuous = section.continuous and not section.deterministic and fits(base)
         self._prefix_cache = PrefixCache()
-        self._pool: AdapterPool | None = AdapterPool(base, merge=section.merge_adapters, in_place=cuda)
+        self._pool: AdapterPool | None = AdapterPool(
+            base, merge=section.merge_adapters, in_place=cuda, any_place=section.deterministic
+        )
         info = xgrammar.TokenizerInfo.from_huggingface(
             self._tokenizer.tokenizer, vocab_size=self._vocabulary, stop_token_ids=sorted(self._stop_ids)
         )
