@@ -1,4 +1,4 @@
-"""Seconds of `nlac iterate` with the default configuration, by the instructions that the processor may use.
+"""Seconds and memory of `nlac iterate` with the default configuration, by the instructions that the processor may use.
 
 python -m benchmarks.overhead.laptop [native|avx512|avx2 ...]
 
@@ -8,6 +8,8 @@ stand in for processors that lack the others: of oneDNN (ONEDNN_MAX_CPU_ISA), to
 settled under the same limits. Results are committed in docs/results/laptop.json, a row for each limit and processor;
 docs/benchmarks.md shows them.
 
+Memory is the proportional set size of the command's processes together, looked at every two seconds, at its peak.
+
 laptop_seconds: of the slowest of those that ran, the whole command.
 """
 
@@ -16,11 +18,13 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import psutil
 import typer
 
 from benchmarks.checks import check, finish, machine, print_figures, processor
@@ -31,6 +35,7 @@ from tasks.pipeline.iterations import frozen_config
 from tasks.pipeline.registry import stages_of
 
 GOAL = 240
+LOOK_SECONDS = 2.0
 RESULTS = PROJECT_ROOT / "docs" / "results" / "laptop.json"
 LIMITS: dict[str, dict[str, str]] = {
     "native": {},
@@ -51,21 +56,26 @@ def measure(limit: str) -> dict[str, Any]:
     """One iteration under a limit.
 
     Returns:
-        limit, machine, load before it, dtype, seconds of the command, seconds of each stage.
+        limit, machine, load before it, dtype, seconds of the command, its GiB, seconds of each stage.
 
     Raises:
         SystemExit: the iteration failed; its output is shown.
     """
     os.environ.update(LIMITS[limit])
     with TemporaryDirectory(prefix="nlac-laptop-") as folder:
-        load = os.getloadavg()[0]
-        command = [sys.executable, "-m", "flows.cli", "iterate", "--data", folder]
-        began = time.perf_counter()
-        done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, check=False)
+        load, root, log = os.getloadavg()[0], Path(folder) / "data", Path(folder) / "log"
+        command = [sys.executable, "-m", "flows.cli", "iterate", "--data", str(root)]
+        most, began = 0.0, time.perf_counter()
+        with log.open("w") as said:
+            process = psutil.Popen(command, cwd=PROJECT_ROOT, stdout=said, stderr=subprocess.STDOUT)
+            while process.poll() is None:
+                most = max(most, held(process))
+                with suppress(psutil.TimeoutExpired):
+                    process.wait(LOOK_SECONDS)
         seconds = time.perf_counter() - began
-        if done.returncode:
-            raise SystemExit(f"{done.stdout[-4000:]}{done.stderr[-4000:]}\nthe iteration failed")
-        store = Store(Path(folder))
+        if process.returncode:
+            raise SystemExit(f"{log.read_text()[-4000:]}\nthe iteration failed")
+        store = Store(root)
         config = frozen_config(store, "default", 0)
         assert config is not None
         stages = {}
@@ -78,8 +88,18 @@ def measure(limit: str) -> dict[str, Any]:
     return {
         "limit": limit, "machine": machine(), "instructions": [flag for flag in FAST if flag in flags],
         "load_before": round(load, 2), "dtype": config.model.dtype, "reason": reason,
-        "seconds": round(seconds, 1), "stages": stages,
+        "seconds": round(seconds, 1), "gib": round(most, 2), "stages": stages,
     }  # fmt: skip
+
+
+def held(process: psutil.Process) -> float:
+    """GiB that a process and its descendants hold."""
+    size = 0
+    with suppress(psutil.NoSuchProcess):
+        for one in (process, *process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                size += one.memory_full_info().pss
+    return size / 2**30
 
 
 def main(
@@ -94,7 +114,10 @@ def main(
         rows = [row for row in rows if [row[name] for name in ("limit", "instructions")] != same]
         rows.append(made[-1])
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
-    figures = {row["limit"]: {"all": row["seconds"], "dtype": row["dtype"], **row["stages"]} for row in made}
+    figures = {
+        row["limit"]: {"all": row["seconds"], "dtype": row["dtype"], "GiB": row["gib"], **row["stages"]}
+        for row in made
+    }
     print_figures("seconds of an iteration", figures)
     slowest = check("laptop_seconds", max(row["seconds"] for row in made), "<=", GOAL)
     finish("laptop", "An iteration on a laptop", [slowest])

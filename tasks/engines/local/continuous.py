@@ -16,8 +16,8 @@ import torch
 from tasks.chat.messages import RequestError
 from tasks.engines.local.batching import Job
 from tasks.engines.local.kv_cache import KVCache
-from tasks.engines.local.padding import chunks
-from tasks.engines.local.prefix_cache import Entry, PrefixCache, Text, shared
+from tasks.engines.local.prefix_cache import Entry, PrefixCache, Text
+from tasks.engines.local.prompt_reading import PromptReader
 from tasks.engines.local.sampler import Row, advance
 
 if TYPE_CHECKING:
@@ -34,31 +34,6 @@ class GenerationRequest:
 
     row: Row
     text: Text
-
-
-@dataclass(eq=False)
-class Newcomer:
-    """A request to prefill.
-
-    Attributes:
-        job: of the request.
-        entry: of the prefix cache, with the longest shared prefix.
-        known: tokens in that prefix.
-    """
-
-    job: Job
-    entry: Entry | None
-    known: int
-
-    @property
-    def text(self) -> Text:
-        text: Text = self.job.payload.text
-        return text
-
-    @property
-    def unread(self) -> Sequence[int]:
-        """Tokens to prefill. The last token of the prompt is left for the first decoding step."""
-        return self.text.tokens[self.known : -1]
 
 
 @dataclass(eq=False)
@@ -93,9 +68,9 @@ class ContinuousBatch:
     def __init__(
         self, model: PreTrainedModel, owner: str, prefix_cache: PrefixCache, size: int, pad_id: int
     ) -> None:
-        self._model, self._owner, self._prefix_cache = model, owner, prefix_cache
-        self._size, self._pad_id = size, pad_id
+        self._model, self._owner, self._prefix_cache, self._size = model, owner, prefix_cache, size
         self._cache = KVCache(model, size)
+        self._reader = PromptReader(model, prefix_cache, self._cache, pad_id)
         self._rows: list[Written] = []  # by slot
 
     def run(self, jobs: list[Job], more: Callable[[int], list[Job]], closing: Callable[[], bool]) -> None:
@@ -146,41 +121,6 @@ class ContinuousBatch:
             self._rows[slot] = last
 
     def _join(self, jobs: Sequence[Job]) -> None:
-        """Prefill new requests into the free slots, a few at a time."""
-        waiting = list(jobs)
-        while waiting:
-            now, waiting = self._apart(waiting)
-            now.sort(key=lambda newcomer: len(newcomer.unread))
-            for chunk in chunks([len(newcomer.unread) for newcomer in now]):
-                self._read([now[index] for index in chunk])
-
-    def _apart(self, waiting: Sequence[Job]) -> tuple[list[Newcomer], list[Job]]:
-        """Split requests into those to prefill now, and those that wait because they share a longer prefix with one of
-        these than with the prefix cache."""
-        now: list[Newcomer] = []
-        later: list[Job] = []
-        soon: set[int] = set()
-        for job in waiting:
-            text = job.payload.text
-            if shared(text, soon) > shared(text, self._prefix_cache):
-                later.append(job)
-            else:
-                now.append(Newcomer(job, *self._prefix_cache.find(text)))
-                soon.update(text.blocks)
-        return now, later
-
-    def _read(self, newcomers: Sequence[Newcomer]) -> None:
-        """Prefill requests together: copy the known prefixes, compute the rest."""
-        slots = range(len(self._rows), len(self._rows) + len(newcomers))
-        for slot, newcomer in zip(slots, newcomers, strict=True):
-            if newcomer.entry is not None and newcomer.known:
-                entry = newcomer.entry
-                held = entry.held if entry.slot is None else self._cache.held(entry.slot, newcomer.known)
-                self._cache.place(slot, held, newcomer.known)
-        width = max(len(newcomer.unread) for newcomer in newcomers)
-        if width:
-            ids = [[*n.unread, *[self._pad_id] * (width - len(n.unread))] for n in newcomers]
-            self._cache.prefill(self._model, slots, [n.known for n in newcomers], torch.tensor(ids))
-        for slot, newcomer in zip(slots, newcomers, strict=True):
-            entry = self._prefix_cache.add(Text(self._owner, newcomer.text.tokens[:-1]), slot)
-            self._rows.append(Written(newcomer.job, entry))
+        """Prefill new requests into the free slots."""
+        for number, entry in self._reader.read([job.payload.text for job in jobs], len(self._rows)):
+            self._rows.append(Written(jobs[number], entry))

@@ -32,17 +32,36 @@ from tasks.engines.local.kv_cache import fits
 from tasks.engines.local.padding import padded
 from tasks.engines.local.prefix_cache import PrefixCache, Text, shared
 from tasks.engines.local.sampler import Row
-from tasks.engines.local.scoring import Scorer
+from tasks.engines.local.scoring import score, score_whole
 from tasks.engines.models import check_length, resolve_model
 from tasks.engines.protocol import FULL_CAPABILITIES, Completion, Request, ScoreRequest, Scores, make_scores
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from transformers import PreTrainedModel
     from xgrammar import CompiledGrammar
 
     from tasks.engines.protocol import Adapter
 
 SCORED_LOGITS = 1 << 26  # logits held at once when scoring: 256 MiB in float32
+
+
+@lru_cache(maxsize=2)
+def grammar_compiler(
+    tokenizer: ChatTokenizer, vocabulary: int, stop_ids: frozenset[int]
+) -> Callable[[str], CompiledGrammar]:
+    """Compiles regexes, each once; the engines that stages make one after another share it.
+
+    Args:
+        tokenizer: of the model.
+        vocabulary: size of the output layer.
+        stop_ids: tokens that end a turn.
+    """
+    info = xgrammar.TokenizerInfo.from_huggingface(
+        tokenizer.tokenizer, vocab_size=vocabulary, stop_token_ids=sorted(stop_ids)
+    )
+    return lru_cache(maxsize=256)(xgrammar.GrammarCompiler(info).compile_regex)
 
 
 class TransformersEngine:
@@ -76,10 +95,7 @@ class TransformersEngine:
         self._pool: AdapterPool | None = AdapterPool(
             base, merge=section.merge_adapters, in_place=cuda, any_place=section.deterministic
         )
-        info = xgrammar.TokenizerInfo.from_huggingface(
-            self._tokenizer.tokenizer, vocab_size=self._vocabulary, stop_token_ids=sorted(self._stop_ids)
-        )
-        self._compile = lru_cache(maxsize=256)(xgrammar.GrammarCompiler(info).compile_regex)
+        self._compile = grammar_compiler(self._tokenizer, self._vocabulary, self._stop_ids)
         self._worker = BatchWorker(self._compute, "transformers-engine")
 
     async def generate(self, request: Request) -> Completion:
@@ -140,12 +156,20 @@ class TransformersEngine:
         kind, adapter, _ = cast("tuple[str, Adapter | None, object]", jobs[0].group)
         with self._pool.under(adapter) as model:
             if kind == "score":
-                Scorer(model, self._tokenizer.pad_id, self._section.deterministic).score(jobs)
+                self._score(model, adapter, jobs)
             elif self._continuous:
                 self._decode(model, jobs)
             else:
                 batch = GenerateBatch(model, self._tokenizer, self._stop_ids, self._section.deterministic)
                 batch.run(jobs, self._closing)
+
+    def _score(self, model: PreTrainedModel, adapter: Adapter | None, jobs: list[Job]) -> None:
+        if self._section.deterministic or not fits(model):
+            score_whole(jobs, model, self._tokenizer.pad_id, fixed=self._section.deterministic)
+            return
+        # Only where batches depend on when requests arrive may a result depend on what earlier ones left.
+        prefixes = self._prefix_cache if self._continuous else PrefixCache()
+        score(jobs, model, adapter.digest if adapter else "", prefixes, self._tokenizer.pad_id)
 
     def _decode(self, model: PreTrainedModel, jobs: list[Job]) -> None:
         def more(most: int) -> list[Job]:

@@ -147,6 +147,12 @@ class KVCache(Cache):
         """
         return self._forward(model, range(len(starts)), starts, last, kept=1)[:, 0]
 
+    def follow(
+        self, model: PreTrainedModel, slots: Sequence[int], starts: Sequence[int], tokens: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits [rows, tokens, vocabulary] after each of the tokens. Arguments are those of `prefill`."""
+        return self._forward(model, slots, starts, tokens, kept=tokens.shape[1])
+
     def _forward(
         self,
         model: PreTrainedModel,

@@ -1,144 +1,119 @@
-"""Scores given completions with a model of transformers. The prefix that all prompts share is computed once, and so is
-a prompt that several completions answer."""
+"""Scores given completions with a model of transformers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from tasks.engines.local.batching import Job
-from tasks.engines.local.kv_cache import fits
+from tasks.engines.local.kv_cache import KVCache
 from tasks.engines.local.padding import chunks, pad_rows, padded
+from tasks.engines.local.prefix_cache import Entry, PrefixCache, Text
+from tasks.engines.local.prompt_reading import PromptReader
 from tasks.engines.protocol import make_scores
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Text = tuple[list[int], list[int]]  # prompt, completion
-MIN_PREFIX = 16  # a shorter shared prefix is not worth a forward pass of its own
+# The payloads of the jobs are (prompt ids, ids of each segment, top_k). The segments make up the completion.
 
 
-@dataclass(frozen=True)
-class Read:
-    """What a model has read of the texts of a batch.
+def score(
+    jobs: Sequence[Job], model: PreTrainedModel, owner: str, prefix_cache: PrefixCache, pad_id: int
+) -> None:
+    """Set the futures of jobs. A prompt that several completions answer is read once, and so is what it shares with
+    texts in the prefix cache. The prompts are added to it.
 
-    Attributes:
-        cache: keys and values, one row for each text.
-        mask: of the cache, [texts, read tokens with padding].
-        tokens: how many of each text are read.
+    Args:
+        jobs: of one batch.
+        model: must satisfy `tasks.engines.local.kv_cache.fits`.
+        owner: digest of the model's adapter; '' for none.
+        prefix_cache: of this and earlier batches.
+        pad_id: pads texts that are computed together.
     """
+    # Completions of one prompt stand together, and prompts of one length.
+    jobs = sorted(jobs, key=lambda job: (len(job.payload[0]), job.payload[0]))
+    for rows in chunks([len(job.payload[0]) + len(_completion(job)) for job in jobs]):
+        _score_together([jobs[row] for row in rows], model, owner, prefix_cache, pad_id)
 
-    cache: DynamicCache
-    mask: torch.Tensor
-    tokens: list[int]
+
+def _score_together(
+    jobs: Sequence[Job], model: PreTrainedModel, owner: str, prefix_cache: PrefixCache, pad_id: int
+) -> None:
+    cache, entries = KVCache(model, len(jobs)), list[Entry]()
+    by_prompt = {key: list(alike) for key, alike in groupby(jobs, key=lambda job: tuple(job.payload[0]))}
+    prompts = [Text(owner, prompt) for prompt in by_prompt]
+    try:
+        rows: list[Job] = []  # by slot: the first completion of each prompt follows it in its slot
+        further: list[tuple[int, Job]] = []  # slot of the prompt, completion
+        for number, entry in PromptReader(model, prefix_cache, cache, pad_id).read(prompts, 0):
+            one, *others = by_prompt[tuple(prompts[number].tokens)]
+            further += [(len(entries), job) for job in others]
+            entries.append(entry)
+            rows.append(one)
+        for slot, job in further:
+            known = len(job.payload[0]) - 1
+            cache.place(len(rows), cache.held(slot, known), known)
+            rows.append(job)
+        given = [[job.payload[0][-1], *_completion(job)[:-1]] for job in rows]
+        width = max(map(len, given))
+        ids = torch.tensor([[*tokens, *[pad_id] * (width - len(tokens))] for tokens in given])
+        logits = cache.follow(model, range(len(rows)), [len(job.payload[0]) - 1 for job in rows], ids)
+    except BaseException:
+        for entry in entries:
+            prefix_cache.drop(entry)
+        raise
+    for entry in entries:
+        prefix_cache.finish(entry, entry.text, cache)
+    for job, tokens, of_job in zip(rows, given, logits, strict=True):
+        _finish(job, of_job[: len(tokens)])
 
 
-class Scorer:
-    """Scores a batch; `fixed`: in shapes that follow from one request alone."""
+def score_whole(jobs: Sequence[Job], model: PreTrainedModel, pad_id: int, *, fixed: bool) -> None:
+    """Set the futures of jobs. Each text is read whole, for models whose cache can't be shared.
 
-    def __init__(self, model: PreTrainedModel, pad_id: int, fixed: bool) -> None:
-        self._model, self._pad_id, self._fixed = model, pad_id, fixed
-
-    def score(self, jobs: Sequence[Job]) -> None:
-        """Set the futures of jobs; payloads are (prompt ids, ids of each segment, top_k)."""
-        apart = self._fixed or not fits(
-            self._model
-        )  # a sliding window would cut off what was computed before
-        if not apart:  # completions of one prompt stand together, and prompts of one length
-            jobs = sorted(jobs, key=lambda job: (len(job.payload[0]), job.payload[0]))
-        texts: list[Text] = [
-            (prompt, [token for segment in segments for token in segment])
-            for prompt, segments, _ in (job.payload for job in jobs)
-        ]
-        prefix = 0 if apart else _shared_prefix([prompt for prompt, _ in texts])
-        cache = DynamicCache(config=self._model.config)
-        if prefix:
-            ids = torch.tensor([texts[0][0][:prefix]], device=self._model.device)
-            self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        lengths = [len(prompt) + len(completion) - prefix for prompt, completion in texts]
-        for rows in [range(len(texts))] if self._fixed else chunks(lengths):
-            chunk = [texts[r] for r in rows]
-            read = None if apart else self._read(chunk, cache, prefix)
-            self._score_rows([jobs[r] for r in rows], chunk, read)
-
-    def _read(self, texts: Sequence[Text], shared: DynamicCache, prefix: int) -> Read | None:
-        """What is known before the completions: each distinct prompt but its last token, where prompts repeat; else the
-        prefix that all share, if there is one."""
-        distinct = list(dict.fromkeys(tuple(prompt) for prompt, _ in texts))
-        if len(distinct) == len(texts):
-            if not prefix:
-                return None
-            mask = torch.ones((len(texts), prefix), dtype=torch.long, device=self._model.device)
-            return Read(self._rows(shared, [0] * len(texts)), mask, [prefix] * len(texts))
-        heads = [prompt[prefix:-1] for prompt in distinct]
-        cache = self._rows(shared, [0] * len(distinct)) if prefix else DynamicCache(config=self._model.config)
-        mask = torch.ones((len(distinct), prefix), dtype=torch.long, device=self._model.device)
-        if any(heads):
-            ids, own = pad_rows(heads, self._pad_id, self._model.device, fixed=False)
-            mask = torch.cat([mask, own], dim=1)
-            self._model(
-                input_ids=ids,
-                attention_mask=mask,
-                position_ids=_positions(mask)[:, prefix:],
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-        of_prompt = {prompt: number for number, prompt in enumerate(distinct)}
-        rows = [of_prompt[tuple(prompt)] for prompt, _ in texts]
-        return Read(self._rows(cache, rows), mask[rows], [len(prompt) - 1 for prompt, _ in texts])
-
-    def _score_rows(self, jobs: Sequence[Job], texts: Sequence[Text], read: Read | None) -> None:
-        filler = [texts[0]] * (jobs[0].rows - len(texts)) if self._fixed else []
-        kept = max(padded(len(c)) if self._fixed else len(c) for _, c in texts)
-        begun = read.tokens if read else [0] * (len(texts) + len(filler))
-        rest = [(p + c)[known:] for (p, c), known in zip([*texts, *filler], begun, strict=True)]
-        ids, mask = pad_rows(rest, self._pad_id, self._model.device, fixed=self._fixed)
-        if read:
-            mask = torch.cat([read.mask, mask], dim=1)
-        logits = self._model(
+    Args:
+        jobs: of one batch.
+        model: any.
+        pad_id: pads texts that are computed together.
+        fixed: compute in shapes that follow from one request alone.
+    """
+    texts = [[*job.payload[0], *_completion(job)] for job in jobs]
+    for rows in [range(len(jobs))] if fixed else chunks(list(map(len, texts))):
+        completions = [_completion(jobs[row]) for row in rows]
+        filler = [texts[0]] * (jobs[0].rows - len(jobs)) if fixed else []
+        kept = max(padded(len(c)) if fixed else len(c) for c in completions)
+        ids, mask = pad_rows([*(texts[row] for row in rows), *filler], pad_id, model.device, fixed=fixed)
+        logits = model(
             input_ids=ids,
             attention_mask=mask,
-            position_ids=_positions(mask)[:, -ids.shape[1] :],
-            past_key_values=read.cache if read else None,
+            position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),  # of each token in its text, padding left out
             logits_to_keep=kept + 1,
-            use_cache=read is not None,
+            use_cache=False,
         ).logits
-        for index, (job, (_, completion)) in enumerate(zip(jobs, texts, strict=True)):
-            logprobs = logits[index, -len(completion) - 1 : -1].float().log_softmax(dim=-1)
-            tokens = torch.tensor(completion, device=logits.device)
-            _, segments, top_k = job.payload
-            top = None
-            if top_k:
-                best = logprobs.topk(min(top_k, logprobs.shape[1]))
-                top = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            job.finish(make_scores(segments, logprobs.gather(1, tokens[:, None]).squeeze(1).tolist(), top))
-
-    def _rows(self, cache: DynamicCache, rows: Sequence[int]) -> DynamicCache:
-        """Rows of a cache, each as often as it is named."""
-        chosen = DynamicCache(config=self._model.config)
-        for number, layer in enumerate(cast("list[DynamicLayer]", cache.layers)):
-            assert layer.keys is not None and layer.values is not None
-            chosen.update(layer.keys[list(rows)], layer.values[list(rows)], number)
-        return chosen
+        for place, (row, completion) in enumerate(zip(rows, completions, strict=True)):
+            _finish(jobs[row], logits[place, -len(completion) - 1 : -1])
 
 
-def _positions(mask: torch.Tensor) -> torch.Tensor:
-    """Position of each token in its text, padding left out."""
-    return (mask.cumsum(dim=1) - 1).clamp(min=0)
+def _completion(job: Job) -> list[int]:
+    return [token for segment in job.payload[1] for token in segment]
 
 
-def _shared_prefix(prompts: Sequence[list[int]]) -> int:
-    """How many first tokens all prompts share while each keeps at least one more; 0 below MIN_PREFIX."""
-    if len(prompts) == 1:
-        return 0
-    first, last = min(prompts), max(prompts)  # in lexical order: all share what these two share
-    shortest = min(map(len, prompts))
-    same = next((i for i in range(shortest) if first[i] != last[i]), shortest)
-    prefix = min(same, shortest - 1)
-    return prefix if prefix >= MIN_PREFIX else 0
+def _finish(job: Job, logits: torch.Tensor) -> None:
+    """Set a job's future.
+
+    Args:
+        job: the job.
+        logits: that foretell its completion, [tokens, vocabulary].
+    """
+    _, segments, top_k = job.payload
+    logprobs = logits.float().log_softmax(dim=-1)
+    tokens = torch.tensor(_completion(job), device=logits.device)
+    top = None
+    if top_k:
+        best = logprobs.topk(min(top_k, logprobs.shape[1]))
+        top = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    job.finish(make_scores(segments, logprobs.gather(1, tokens[:, None]).squeeze(1).tolist(), top))

@@ -1,0 +1,104 @@
+"""Prompts are read into slots of a KV cache. What an earlier text shares with one is copied from the prefix cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from tasks.engines.local.kv_cache import KVCache
+from tasks.engines.local.padding import chunks
+from tasks.engines.local.prefix_cache import Entry, PrefixCache, Text, shared
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, eq=False)
+class Newcomer:
+    """A prompt to read.
+
+    Attributes:
+        number: among the prompts given.
+        text: the prompt.
+        entry: of the prefix cache, with the longest shared prefix.
+        known: tokens in that prefix.
+    """
+
+    number: int
+    text: Text
+    entry: Entry | None
+    known: int
+
+    @property
+    def unread(self) -> Sequence[int]:
+        """Tokens to read. The last token of the prompt is left for the step that follows."""
+        return self.text.tokens[self.known : -1]
+
+
+class PromptReader:
+    """Reads prompts of one adapter.
+
+    Args:
+        model: the model under that adapter; must satisfy `tasks.engines.local.kv_cache.fits`.
+        prefix_cache: of this and earlier batches.
+        cache: whose slots are filled.
+        pad_id: pads prompts that are read together.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, prefix_cache: PrefixCache, cache: KVCache, pad_id: int
+    ) -> None:
+        self._model, self._prefix_cache, self._cache, self._pad_id = model, prefix_cache, cache, pad_id
+
+    def read(self, prompts: Sequence[Text], first: int) -> Iterator[tuple[int, Entry]]:
+        """Read all of each prompt but its last token, a few prompts at a time.
+
+        Args:
+            prompts: with at least one token each.
+            first: the slot of the prompt that is read first; the others follow it.
+
+        Yields:
+            number of a prompt, and its entry in the prefix cache, in the order of the slots.
+        """
+        waiting = list(range(len(prompts)))
+        while waiting:
+            now, waiting = self._apart(prompts, waiting)
+            now.sort(key=lambda newcomer: len(newcomer.unread))
+            for chunk in chunks([len(newcomer.unread) for newcomer in now]):
+                together = [now[index] for index in chunk]
+                self._read(together, first)
+                for slot, newcomer in enumerate(together, first):
+                    text = Text(newcomer.text.owner, newcomer.text.tokens[:-1])
+                    yield newcomer.number, self._prefix_cache.add(text, slot)
+                first += len(together)
+
+    def _apart(self, prompts: Sequence[Text], waiting: Sequence[int]) -> tuple[list[Newcomer], list[int]]:
+        """Split prompts into those to read now, and those that wait because they share a longer prefix with one of
+        these than with the prefix cache."""
+        now: list[Newcomer] = []
+        later: list[int] = []
+        soon: set[int] = set()
+        for number in waiting:
+            text = prompts[number]
+            if shared(text, soon) > shared(text, self._prefix_cache):
+                later.append(number)
+            else:
+                now.append(Newcomer(number, text, *self._prefix_cache.find(text)))
+                soon.update(text.blocks)
+        return now, later
+
+    def _read(self, newcomers: Sequence[Newcomer], first: int) -> None:
+        """Read prompts together: copy the known prefixes, compute the rest."""
+        slots = range(first, first + len(newcomers))
+        for slot, newcomer in zip(slots, newcomers, strict=True):
+            if newcomer.entry is not None and newcomer.known:
+                entry = newcomer.entry
+                held = entry.held if entry.slot is None else self._cache.held(entry.slot, newcomer.known)
+                self._cache.place(slot, held, newcomer.known)
+        width = max(len(newcomer.unread) for newcomer in newcomers)
+        if width:
+            ids = [[*n.unread, *[self._pad_id] * (width - len(n.unread))] for n in newcomers]
+            self._cache.prefill(self._model, slots, [n.known for n in newcomers], torch.tensor(ids))
