@@ -7,7 +7,7 @@ SPINS = 3000
 
 libgomp's own choice is 100 times as many. Beside other processes that takes their cores: a small model's token then
 takes up to twenty times as long. With none, each of a token's several hundred products wakes a thread, and the token
-takes half as long again (docs/benchmarks.md).
+takes 1.4 to 2.4 times as long (docs/benchmarks.md).
 """
 
 

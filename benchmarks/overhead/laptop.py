@@ -61,6 +61,8 @@ def measure(limit: str) -> dict[str, Any]:
     Raises:
         SystemExit: the iteration failed; its output is shown.
     """
+    for name in set().union(*LIMITS.values()):
+        os.environ.pop(name, None)
     os.environ.update(LIMITS[limit])
     with TemporaryDirectory(prefix="nlac-laptop-") as folder:
         load, root, log = os.getloadavg()[0], Path(folder) / "data", Path(folder) / "log"
