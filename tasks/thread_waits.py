@@ -3,7 +3,7 @@
 import os
 
 SPINS = 3000
-"""Rounds of a waiting thread before it sleeps, some 30 microseconds.
+"""Rounds of a waiting thread before it sleeps.
 
 libgomp's own choice is 100 times as many. Beside other processes that takes their cores: a small model's token then
 takes up to twenty times as long. With none, each of a token's several hundred products wakes a thread, and the token
