@@ -30,6 +30,12 @@ def pad_rows(
     return ids.to(device), mask.to(device)
 
 
+def pad_right(sequences: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:
+    """Token ids [rows, longest], padded on the right."""
+    longest = max(map(len, sequences))
+    return torch.tensor([[*sequence, *[pad_id] * (longest - len(sequence))] for sequence in sequences])
+
+
 def chunks(lengths: Sequence[int]) -> Iterator[range]:
     """Ranges of consecutive rows for one forward pass each: at most CHUNK_TOKENS with padding, but at least one row."""
     start, widest = 0, 0

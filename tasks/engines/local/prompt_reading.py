@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from tasks.engines.local.kv_cache import KVCache
-from tasks.engines.local.padding import chunks
+from tasks.engines.local.padding import chunks, pad_right
 from tasks.engines.local.prefix_cache import Entry, PrefixCache, Text, shared
 
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ class PromptReader:
                 entry = newcomer.entry
                 held = entry.held if entry.slot is None else self._cache.held(entry.slot, newcomer.known)
                 self._cache.place(slot, held, newcomer.known)
-        width = max(len(newcomer.unread) for newcomer in newcomers)
-        if width:
-            ids = [[*n.unread, *[self._pad_id] * (width - len(n.unread))] for n in newcomers]
-            self._cache.prefill(self._model, slots, [n.known for n in newcomers], torch.tensor(ids))
+        unread = [newcomer.unread for newcomer in newcomers]
+        if any(unread):
+            known = [newcomer.known for newcomer in newcomers]
+            self._cache.prefill(self._model, slots, known, pad_right(unread, self._pad_id))

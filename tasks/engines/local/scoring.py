@@ -10,7 +10,7 @@ import torch
 
 from tasks.engines.local.batching import Job
 from tasks.engines.local.kv_cache import KVCache
-from tasks.engines.local.padding import chunks, pad_rows, padded
+from tasks.engines.local.padding import chunks, pad_right, pad_rows, padded
 from tasks.engines.local.prefix_cache import Entry, PrefixCache, Text
 from tasks.engines.local.prompt_reading import PromptReader
 from tasks.engines.protocol import make_scores
@@ -59,9 +59,8 @@ def _score_together(
             cache.place(len(rows), cache.held(slot, known), known)
             rows.append(job)
         given = [[job.payload[0][-1], *_completion(job)[:-1]] for job in rows]
-        width = max(map(len, given))
-        ids = torch.tensor([[*tokens, *[pad_id] * (width - len(tokens))] for tokens in given])
-        logits = cache.follow(model, range(len(rows)), [len(job.payload[0]) - 1 for job in rows], ids)
+        starts = [len(job.payload[0]) - 1 for job in rows]
+        logits = cache.follow(model, range(len(rows)), starts, pad_right(given, pad_id))
     except BaseException:
         for entry in entries:
             prefix_cache.drop(entry)
