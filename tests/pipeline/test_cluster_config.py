@@ -1,7 +1,8 @@
 """The shipped cluster files are the same program: only model, engines and sizes are replaced here.
 
-In a whole iteration of each, rules play the roles, and a random model behind the family's chat template trains in two
-processes, sharded, as in the file.
+A whole iteration of each: a random model behind the family's chat template plays every role under a format, and trains
+in two processes, sharded, as in the file. Its thought would never end, so where a file's model thinks, a second
+iteration has rules that do.
 """
 
 import importlib.util
@@ -30,17 +31,19 @@ FOLDER = PROJECT_ROOT / "configs" / "cluster"
 FILES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 STEPS = 30_720  # paper
 ITERATIONS = 320  # configs/cluster/parts/training.yaml
-PLAYERS = {
-    "math": ("tests.support.answer_rules:sums", "tests.support.thinking_rules:sums"),
-    "twenty-questions": ("tests.support.question_rules:player", "tests.support.thinking_rules:questions"),
-    "tau-bench": ("tests.support.service:service", "tests.support.thinking_rules:serves"),
+THINKS = {
+    "math": "tests.support.thinking_rules:sums",
+    "twenty-questions": "tests.support.thinking_rules:questions",
+    "tau-bench": "tests.support.thinking_rules:serves",
 }
+LINE_CHARS = 300  # a random model's lines end by chance
+TOKENS = 1_500  # a character takes up to four of its tokens
 OTHERS = {"oracle": "tests.support.question_rules:oracle", "user": "tests.support.service:customer"}
 
 
 def parts(name: str) -> tuple[str, str]:
     """(model, task) of a file's name."""
-    return next((name.removesuffix(f"-{task}"), task) for task in PLAYERS if name.endswith(task))
+    return next((name.removesuffix(f"-{task}"), task) for task in THINKS if name.endswith(task))
 
 
 def problems(folder: Path, file: str, numbers: range) -> str:
@@ -49,8 +52,8 @@ def problems(folder: Path, file: str, numbers: range) -> str:
     return str(folder / file)
 
 
-def shrunk(name: str, folder: Path) -> Config:
-    """That very file, with a small model of its family, rules in place of servers, and few rows."""
+def shrunk(name: str, folder: Path, *, rules: bool) -> Config:
+    """That very file, with a small model of its family and few rows; rules or this model in place of the server."""
     model, task = parts(name)
     config = load_config(FOLDER / f"{name}.yaml")
     content = config.model_dump()
@@ -59,16 +62,22 @@ def shrunk(name: str, folder: Path) -> Config:
         "name": str(make_checkpoint(family, folder / "model", "qwen2")), "revision": None, "device": "cpu",
         "dtype": "float32",
     }  # fmt: skip
-    rules = {"local": PLAYERS[task][config.roles.policy.thinking], **OTHERS}
+    scripts = {**OTHERS, "local": THINKS[task]} if rules else OTHERS
     for engine in content["engines"]:
-        content["engines"][engine] = {"backend": "scripted", "rules": rules[engine]}
+        content["engines"][engine] = (
+            {"backend": "scripted", "rules": scripts[engine]}
+            if engine in scripts
+            else {"backend": "transformers"}
+        )
     for role in ROLES:
-        content["roles"][role]["structured"] = False
+        content["roles"][role] |= {
+            "structured": not rules, "thinking": rules, "line_chars": LINE_CHARS, "max_tokens": TOKENS,
+        }  # fmt: skip
     content["trainer"]["processes"] = 2
     content["rollout"] |= {"episodes": 4, "max_steps": 3}
     content["replay"]["transitions"] = 8
     content["critic"]["batch_rows"] = content["policy"]["batch_rows"] = 8
-    content["improvement"] |= {"states": 6, "verdict": "written"}
+    content["improvement"] |= {"states": 6} | ({"verdict": "written"} if rules else {})
     content["evaluation"] |= {"episodes": 2, "validation_episodes": 0}
     if task == "twenty-questions":
         content["environment"]["options"].pop("objects")  # the shipped table
@@ -81,7 +90,7 @@ def shrunk(name: str, folder: Path) -> Config:
 
 
 def test_there_is_a_file_for_each_model_and_task() -> None:
-    assert {parts(name) for name in FILES} == {(m, t) for m in ("qwen2.5-7b", "qwq-32b") for t in PLAYERS}
+    assert {parts(name) for name in FILES} == {(m, t) for m in ("qwen2.5-7b", "qwq-32b") for t in THINKS}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -138,14 +147,16 @@ def test_without_a_gpu_or_vllm_one_is_refused_with_a_remedy(tmp_path: Path) -> N
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    ("name", "rules"), [*((f, False) for f in FILES), *((f, True) for f in FILES if parts(f)[0] == "qwq-32b")]
+)
 def test_each_runs_an_iteration_with_its_parallel_layout(
-    name: str, store: Store, iterate: Iterate, tmp_path: Path
+    name: str, rules: bool, store: Store, iterate: Iterate, tmp_path: Path
 ) -> None:
     needed: dict[str, Any] = {"math": "math_verify", "tau-bench": "tau_bench"}
     if (package := needed.get(parts(name)[1])) and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    config = shrunk(name, tmp_path)
+    config = shrunk(name, tmp_path, rules=rules)
     check_config(config, store.root)
     done = {result.committed.manifest.stage: result.committed for result in iterate(config)}
     assert tuple(done) == tuple(row.stage for row in plan(config))
