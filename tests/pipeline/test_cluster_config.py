@@ -63,12 +63,8 @@ def shrunk(name: str, folder: Path, *, rules: bool) -> Config:
         "dtype": "float32",
     }  # fmt: skip
     scripts = {**OTHERS, "local": THINKS[task]} if rules else OTHERS
-    for engine in content["engines"]:
-        content["engines"][engine] = (
-            {"backend": "scripted", "rules": scripts[engine]}
-            if engine in scripts
-            else {"backend": "transformers"}
-        )
+    engines = {engine: {"backend": "scripted", "rules": script} for engine, script in scripts.items()}
+    content["engines"] = {name: engines.get(name, {"backend": "transformers"}) for name in content["engines"]}
     for role in ROLES:
         content["roles"][role] |= {
             "structured": not rules, "thinking": rules, "line_chars": LINE_CHARS, "max_tokens": TOKENS,
@@ -77,7 +73,7 @@ def shrunk(name: str, folder: Path, *, rules: bool) -> Config:
     content["rollout"] |= {"episodes": 4, "max_steps": 3}
     content["replay"]["transitions"] = 8
     content["critic"]["batch_rows"] = content["policy"]["batch_rows"] = 8
-    content["improvement"] |= {"states": 6} | ({"verdict": "written"} if rules else {})
+    content["improvement"]["states"] = 6
     content["evaluation"] |= {"episodes": 2, "validation_episodes": 0}
     if task == "twenty-questions":
         content["environment"]["options"].pop("objects")  # the shipped table
