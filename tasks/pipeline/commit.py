@@ -81,11 +81,14 @@ class StageRun:
 
 
 def begin_run(
-    store: Store, fingerprint_inputs: FingerprintInputs, orchestration: OrchestrationIds | None = None
+    store: Store,
+    fingerprint_inputs: FingerprintInputs,
+    orchestration: OrchestrationIds | None = None,
+    attempt: int | None = None,
 ) -> StageRun:
-    """A new attempt at a stage."""
+    """A new attempt at a stage. Its number is the one that was decided on, or the next."""
     fingerprint = fingerprint_of(fingerprint_inputs)
-    attempt = store.next_attempt(fingerprint_inputs, fingerprint)
+    attempt = attempt or store.next_attempt(fingerprint_inputs, fingerprint)
     return StageRun(fingerprint_inputs, fingerprint, attempt, orchestration or OrchestrationIds())
 
 

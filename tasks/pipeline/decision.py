@@ -30,6 +30,8 @@ class Decision:
         committed: what is there with that fingerprint, or what is current.
         inputs: what the stage reads.
         fingerprint_inputs: what determines its output under the given configuration.
+        attempt: number of the attempt that would compute it, chosen before the store was asked for an output. So a
+            process that computes the same in the meantime takes this very number, and no output is committed twice.
     """
 
     key: StageKey
@@ -39,6 +41,7 @@ class Decision:
     committed: Committed | None
     inputs: Inputs
     fingerprint_inputs: FingerprintInputs
+    attempt: int
 
 
 def decide(
@@ -63,6 +66,7 @@ def decide(
     inputs = resolve_inputs(store, config, stage, iteration)
     given = collect_fingerprint_inputs(STAGES[stage], config, iteration, inputs)
     now = given
+    attempt = store.next_attempt(key, fingerprint_of(given))
     try:
         current = store.committed(config.run, stage, iteration)
     except StoreError:
@@ -74,7 +78,7 @@ def decide(
     fingerprint = fingerprint_of(now)
 
     def decided(reuse: bool, reasons: tuple[str, ...], committed: Committed | None) -> Decision:
-        return Decision(key, reuse, reasons, fingerprint, committed, inputs, given)
+        return Decision(key, reuse, reasons, fingerprint, committed, inputs, given, attempt)
 
     if force:
         return decided(False, ("force: recomputed whatever is there",), current)

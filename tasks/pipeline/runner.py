@@ -89,7 +89,10 @@ async def carry_out(
     try:
         check_inputs(store, decision.inputs)
         with store.computing(decision.key):
-            run = begin_run(store, decision.fingerprint_inputs, orchestration)
+            run = begin_run(store, decision.fingerprint_inputs, orchestration, decision.attempt)
+            if (made := _made_meanwhile(store, run)) is not None:
+                store.adopt(made)
+                return StageResult(made, True, ("another process committed it meanwhile",))
             shards = shards_of(store, config, decision)
             parts = await compute_missing(store, config, decision, shards, report) if shards else []
             checkpoint = store.checkpoint(decision.key, run.folder)
@@ -100,6 +103,13 @@ async def carry_out(
     except (StageBusy, Unreachable) as passing:
         raise StageInterrupted(str(passing)) from passing
     return StageResult(committed, False, decision.reasons)
+
+
+def _made_meanwhile(store: Store, run: StageRun) -> Committed | None:
+    """The attempt itself, where another process has committed it since this one decided to compute it."""
+    key = run.fingerprint_inputs
+    home = store.stage_dir(key.run, key.stage, key.iteration)
+    return store.at(home / run.folder) if run.folder in store.place.attempts(home) else None
 
 
 async def _compute(

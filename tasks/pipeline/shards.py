@@ -43,7 +43,8 @@ def shards_of(store: Store, config: Config, decision: Decision, count: int | Non
     count = count or config.pools.shards
     if count == 1 or STAGES[decision.key.stage].item is None:
         return None
-    return Shards(store, decision.key, begin_run(store, decision.fingerprint_inputs).folder, count)
+    begun = begin_run(store, decision.fingerprint_inputs, attempt=decision.attempt)
+    return Shards(store, decision.key, begun.folder, count)
 
 
 async def carry_out_shard(

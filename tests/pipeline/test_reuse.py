@@ -16,7 +16,7 @@ from tasks.chat.messages import RequestError
 from tasks.engines.protocol import Request
 from tasks.pipeline.decision import decide
 from tasks.pipeline.iterations import begin_iteration, run_iteration
-from tasks.pipeline.runner import StageResult, run_stage
+from tasks.pipeline.runner import StageResult, carry_out, run_stage
 from tasks.runtime.stage import StageInterrupted
 from tests.support.iterations import Finished, Iterate
 
@@ -101,6 +101,21 @@ def test_a_stage_that_another_process_computes_is_interrupted_and_touches_nothin
         asyncio.run(run_stage(store, make_config(), "rollout", 0))
     assert not list(store.root.glob("trial/.requests/*")) and not list(store.root.glob("trial/.staging/*"))
     asyncio.run(run_stage(store, make_config(), "rollout", 0))
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["first", "forced"])
+def test_a_stage_that_another_process_commits_after_the_decision_is_not_committed_twice(
+    store: Store, make_config: Callable[..., Config], force: bool
+) -> None:
+    config = make_config()
+    if force:
+        asyncio.run(run_stage(store, config, "rollout", 0))
+    decision = decide(store, config, "rollout", 0, force=force)
+    made = asyncio.run(run_stage(store, config, "rollout", 0, force=force)).committed
+    late = asyncio.run(carry_out(store, config, decision))
+    assert (late.reused, late.committed.path) == (True, made.path)
+    assert late.reasons == ("another process committed it meanwhile",)
+    assert len(list(made.path.parent.iterdir())) == 1 + force
 
 
 def tired(request: Request) -> str:
