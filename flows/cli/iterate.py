@@ -64,8 +64,9 @@ def run_and_show(root: Path, request: Request) -> int:
     with ExitStack() as opened:
         processes: list[subprocess.Popen[str]] = []
 
-        def begin(api_url: str) -> None:
+        def begin(api_url: str) -> int:
             processes.append(opened.enter_context(own_process(root, api_url)))
+            return processes[0].pid
 
         stack, own = opened.enter_context(control.used_stack(root, request.config, console.print, begin))
         display = Display(console, root, resolved.run, stages_of(resolved, number), started)

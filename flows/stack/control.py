@@ -31,6 +31,10 @@ USUAL_PORT = 4217
 
 ALONE = Share()
 
+Ahead = Callable[[str], int | None]
+"""Told the address of Prefect's API before its server is started, which takes seconds. It may start a process that
+uses the stack, and gives its id."""
+
 
 def _refuse_another_hosts(root: Path) -> None:
     stack = held_stack(root)
@@ -46,7 +50,7 @@ def used_stack(
     root: Path,
     config: Path | None,
     said: Callable[[str], None],
-    ahead: Callable[[str], object] = lambda _: None,
+    ahead: Ahead = lambda _: None,
 ) -> Iterator[tuple[Stack, bool]]:
     """The running stack, or a server that is started, and stopped by the last that uses it.
 
@@ -142,7 +146,7 @@ def up(
     share: Share = ALONE,
     *,
     temporary: bool = False,
-    ahead: Callable[[str], object] = lambda _: None,
+    ahead: Ahead = lambda _: None,
 ) -> Stack:
     """Start the stack and wait until it is ready.
 
@@ -152,7 +156,7 @@ def up(
         seconds: how long to wait.
         share: what this host starts of it.
         temporary: start the server alone, until `keep_up`.
-        ahead: told the address of Prefect's API before its server is started, which takes seconds.
+        ahead: what to do first; see Ahead.
 
     Raises:
         StackError: it did not come up; every part that did is stopped again.
@@ -178,10 +182,11 @@ def up(
     except OSError as error:
         raise StackError(str(error)) from None
     address = Stack(pid=0, port=port, data=str(root), listen=share.listen, join=share.join).api_url
-    ahead(address)
+    begun = ahead(address)
     command = [sys.executable, "-m", "flows.stack.supervisor", "--data", str(root), "--port", str(port)]
     command += ["--listen", share.listen, *(["--join", share.join] if share.join else [])]
     command += [word for role in share.roles for word in ("--serve", role)]
+    command += ["--spare", str(begun)] if begun else []
     with (folder / "logs" / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
             [*command, "--config", str(config)] if config else command, cwd=PROJECT_ROOT,

@@ -57,10 +57,13 @@ class Supervisor:
         port: port of the Prefect server.
         config: configuration whose pools are served; None: the default one.
         share: what this host starts of the stack.
+        spare: id of a process that was started for this stack before it.
     """
 
-    def __init__(self, root: Path, port: int, config: Path | None, share: Share = ALONE) -> None:
-        self.root, self.port, self.config, self.share = root, port, config, share
+    def __init__(
+        self, root: Path, port: int, config: Path | None, share: Share = ALONE, spare: int | None = None
+    ) -> None:
+        self.root, self.port, self.config, self.share, self.spare = root, port, config, share, spare
         self.stack = Stack(pid=os.getpid(), port=port, data=str(root), listen=share.listen, join=share.join)
         self.environment = service_environment(root, self.stack.api_url)
         self.services: dict[str, Service] = {}
@@ -139,8 +142,9 @@ class Supervisor:
             StackError: it did not come up.
         """
         write_stack(self.root, self.stack)
-        left = [p for p in marked_processes(self.root) if p.ppid() != os.getppid()]
-        end(left, 5)  # by a supervisor that was killed, and not what started with us
+        # What a supervisor that was killed has left is ended. Two servers would share one database, and not the events
+        # in memory that a command waits for.
+        end([p for p in marked_processes(self.root) if p.pid != self.spare], 5)
         if self.share.join is None:
             serve = [*_PREFECT, "server", "start", "--host", self.share.listen, "--port", str(self.port)]
             self.keep("server", serve)
@@ -276,11 +280,12 @@ def main() -> None:
     parser.add_argument("--listen", default=LOOPBACK)
     parser.add_argument("--join")
     parser.add_argument("--serve", action="append", choices=ROLES)
+    parser.add_argument("--spare", type=int)
     args = parser.parse_args()
     share = Share(args.listen, args.join, tuple(args.serve or ROLES))
     with FileLock(stack_dir(args.data) / "lock", timeout=0):
         become_subreaper()
-        supervisor = Supervisor(args.data, args.port, args.config, share)
+        supervisor = Supervisor(args.data, args.port, args.config, share, args.spare)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: supervisor.stopping.set())
         try:

@@ -17,7 +17,7 @@ from flows.stack import supervisor as supervisor_module
 from flows.stack.control import down, lacking_settings, up
 from flows.stack.environment import STACK_MARK, client_environment, profiles_path, stack_dir
 from flows.stack.joining import StackError
-from flows.stack.private import exposed, make_private, stack_secret
+from flows.stack.private import exposed, make_private, make_stack_dir, stack_secret
 from flows.stack.record import Stack, read_stack, write_stack
 from flows.stack.supervisor import SETTLE_SECONDS, Supervisor
 from schemas.load import PROJECT_ROOT
@@ -113,6 +113,26 @@ def test_a_stack_that_is_not_ready_in_time_is_stopped(tmp_path: Path) -> None:
         up(tmp_path, seconds=0)
     with FileLock(stack_dir(tmp_path) / "lock", timeout=0):
         assert read_stack(tmp_path) is None
+
+
+def test_what_a_killed_supervisor_left_is_ended_whoever_adopted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marked = {**os.environ, STACK_MARK: str(tmp_path)}
+    left, begun, elses = (
+        subprocess.Popen(WAITS, env=environment)
+        for environment in (marked, marked, {**marked, STACK_MARK: "another"})
+    )
+    starting = Supervisor(tmp_path, 9, None, spare=begun.pid)
+    for part in ("keep", "once"):
+        monkeypatch.setattr(starting, part, lambda name, command: None)
+    monkeypatch.setattr(starting, "wait_for_server", lambda seconds: None)
+    make_stack_dir(tmp_path)
+    starting.prepare()
+    assert left.poll() is not None and begun.poll() is elses.poll() is None
+    for process in (begun, elses):
+        process.kill()
+        process.wait()
 
 
 def test_a_part_that_fails_ends_the_start_by_name(tmp_path: Path) -> None:
