@@ -7,6 +7,9 @@ from pydantic import Field, PositiveInt, model_validator
 
 from schemas.config.base import NonNegative, Section
 
+WARM_STARTED = ("bootstrap", "evaluate", "refine")
+"""Roles that the warm start teaches, and no stage after it."""
+
 
 class RoleSection(Section):
     """How one role is played. `roles.all` gives fields to all six roles; a role's own fields override it. A field that
@@ -34,10 +37,11 @@ class RoleSection(Section):
         "the setting"
     )  # fmt: skip
 
-    frozen: bool = Field(
-        False, description="for bootstrap, correct, evaluate and refine, which no stage trains: play the role with the "
+    frozen: bool | None = Field(
+        None, description="for bootstrap, correct, evaluate and refine, which no stage trains: play the role with the "
         "warm-started model (without a warm start: the base model), whatever has been trained since. Only where the "
-        "engine plays the model in training"
+        "engine plays the model in training. Empty: with a warm start, yes for the three that it teaches, all but "
+        "correct"
     )  # fmt: skip
     tool_calls: Literal["text", "native"] = Field(
         "text", description="role policy, in an environment that offers tools. text: actions are written as the prompt "

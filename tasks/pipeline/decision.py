@@ -129,7 +129,7 @@ def resolve_inputs(store: Store, config: Config, stage: str, iteration: int) -> 
 
     resolver = Resolver(config, algorithm, iteration, committed, rollouts_of)
     inputs = STAGES[stage].inputs(resolver)
-    if any(getattr(config.roles, role).frozen for role in STAGES[stage].roles):
+    if any(map(config.is_frozen, STAGES[stage].roles)):
         inputs.adapters[FROZEN] = resolver.base()
     return inputs
 

@@ -235,7 +235,7 @@ class RoleClient:
 
     def _use(self, role: Player, adapter: str | None) -> str | None:
         """The key of `adapters` whose parameters play a role that is asked to answer with those of `adapter`."""
-        return FROZEN if adapter is not None and self.config.role(role).frozen else adapter
+        return FROZEN if adapter is not None and self.config.is_frozen(role) else adapter
 
     def _adapter(self, role: Player, adapter: str | None) -> Adapter | None:
         """The parameters that answer; none where the engine has a model of its own."""

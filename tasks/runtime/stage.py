@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from schemas.config import Config
+from schemas.config import Config, Role
 from schemas.rows import TABLES, Row
 from storage.store import Committed, scan_parts
 from tasks.engines.protocol import Adapter
@@ -124,7 +124,7 @@ class Stage:
     reads: tuple[type[Row], ...]
     writes: tuple[type[Row], ...]
     config: tuple[str, ...]
-    roles: tuple[str, ...]
+    roles: tuple[Role, ...]
     templates: tuple[str, ...]
     inputs: Callable[["Resolver"], Inputs]
     bound: Callable[[Config, "Algorithm"], Bound]

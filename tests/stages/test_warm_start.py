@@ -108,17 +108,19 @@ def test_training_stages_rehearse_the_roles_that_they_do_not_train(
 def test_a_frozen_role_is_played_by_the_warm_start_whatever_is_trained(
     make_config: MakeConfig, store: Store, iterate: Iterate, file: Path
 ) -> None:
-    roles = make_config().roles.model_dump()
-    for role in ("bootstrap", "evaluate"):
-        roles[role]["frozen"] = True
-    config = make_config(warm_start={"file": str(file), **WARM}, roles=roles)
+    config = make_config(warm_start={"file": str(file), **WARM})
     made = {r.committed.manifest.stage: r.committed for r in iterate(config)}
     warm = made["warm-start"].manifest.adapters["warm_start"]
     for stage in ("bellman-targets", "cot-correction", "critique", "refinement"):
         assert made[stage].manifest.fingerprint_inputs.models["frozen"] == warm.digest
     assert "frozen" not in made["rollout"].manifest.fingerprint_inputs.models
-    bare = make_config(roles=roles)
-    assert resolve_inputs(store, bare, "bellman-targets", 0).adapters["frozen"] is None
+    free, held = make_config().roles.model_dump(), make_config().roles.model_dump()
+    for role in ("bootstrap", "evaluate"):
+        free[role]["frozen"], held[role]["frozen"] = False, True
+    trained = make_config(warm_start={"file": str(file), **WARM}, roles=free)
+    assert "frozen" not in resolve_inputs(store, trained, "bellman-targets", 0).adapters
+    assert resolve_inputs(store, make_config(roles=held), "bellman-targets", 0).adapters["frozen"] is None
+    assert "frozen" not in resolve_inputs(store, make_config(), "bellman-targets", 0).adapters
 
 
 def says_who(request: Request) -> str:
