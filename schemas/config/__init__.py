@@ -9,7 +9,7 @@ from schemas.config.base import Player, Role, Section
 from schemas.config.engines import EngineSection, LoraSection, ModelSection, ServeSection
 from schemas.config.experience import EvaluationSection, ReplaySection, RolloutSection
 from schemas.config.faults import FaultsSection
-from schemas.config.roles import WARM_STARTED, EnvironmentSection, RoleSection, RolesSection
+from schemas.config.roles import UNTRAINED, EnvironmentSection, RoleSection, RolesSection
 from schemas.config.tracking import TrackingSection
 from schemas.config.training import (
     AnchorSection,
@@ -154,7 +154,7 @@ class Config(Section):
     def is_frozen(self, player: Player) -> bool:
         """Whether the warm-started model plays a role, whatever has been trained since; raises as `role`."""
         own = self.role(player).frozen
-        return own if own is not None else self.warm_start.file is not None and player in WARM_STARTED
+        return own if own is not None else self.warm_start.file is not None and player in UNTRAINED
 
     def target_moved(self, steps: int) -> float:
         """How far the target has moved towards the trained parameters after `steps` updates: 1 - (1 - tau)^steps."""

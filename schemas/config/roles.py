@@ -7,8 +7,8 @@ from pydantic import Field, PositiveInt, model_validator
 
 from schemas.config.base import NonNegative, Section
 
-WARM_STARTED = ("bootstrap", "evaluate", "refine")
-"""Roles that the warm start teaches, and no stage after it."""
+UNTRAINED = ("bootstrap", "evaluate", "refine")
+"""Demonstrated roles that no stage after the warm start trains."""
 
 
 class RoleSection(Section):

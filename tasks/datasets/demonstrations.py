@@ -12,7 +12,7 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import ValidationError
 
-from schemas.config.roles import WARM_STARTED
+from schemas.config.roles import UNTRAINED
 from schemas.frames import frame_schema
 from schemas.rows import Demonstration, Row
 from storage.history import State, Turn
@@ -179,10 +179,10 @@ def rehearsed_examples(ctx: StageContext) -> list[Example]:
     Raises:
         StageFailed: it had none.
     """
-    rows = [row for row in ctx.inputs.rows("demonstrations") if row.role in WARM_STARTED]
+    rows = [row for row in ctx.inputs.rows("demonstrations") if row.role in UNTRAINED]
     if not (examples := demonstration_examples(ctx, rows)):
         raise StageFailed(
-            f"rehearse_share: the warm start holds no usable demonstration of {', '.join(WARM_STARTED)}; add some to "
+            f"rehearse_share: the warm start holds no usable demonstration of {', '.join(UNTRAINED)}; add some to "
             "warm_start.file, or set the share to 0"
         )
     return examples

@@ -7,7 +7,7 @@ from typing import Any
 
 from prompts import template_digest
 from schemas.config import Config
-from schemas.config.roles import WARM_STARTED
+from schemas.config.roles import UNTRAINED
 from schemas.load import find_file
 from schemas.manifest import FingerprintInputs, Manifest
 from storage.files import sha256_file
@@ -63,7 +63,7 @@ def collect_fingerprint_inputs(
     if "environment" in stage.config and isinstance(environment, ReadsFiles):
         values |= {f"environment.files.{name}": sha256_file(path) for name, path in environment.files.items()}
     templates = {**environment.templates, **role_templates(config)}
-    rehearsed = WARM_STARTED if inputs.tables.get("demonstrations") else ()
+    rehearsed = UNTRAINED if inputs.tables.get("demonstrations") else ()
     values |= {f"roles.{role}.max_tokens": resolved["roles"][role]["max_tokens"] for role in rehearsed}
     return FingerprintInputs(
         stage=stage.name,

@@ -83,16 +83,13 @@ async def carry_out(
         StoreError: an input file is missing or damaged; it is named.
     """
     if decision.reuse and decision.committed is not None:
-        decision.committed.check(content=False)
-        store.adopt(decision.committed)
-        return StageResult(decision.committed, True, decision.reasons)
+        return _reuse(store, decision.committed, decision.reasons)
     try:
         check_inputs(store, decision.inputs)
         with store.computing(decision.key):
             run = begin_run(store, decision.fingerprint_inputs, orchestration, decision.attempt)
             if (made := _made_meanwhile(store, run)) is not None:
-                store.adopt(made)
-                return StageResult(made, True, ("another process committed it meanwhile",))
+                return _reuse(store, made, ("another process committed it meanwhile",))
             shards = shards_of(store, config, decision)
             parts = await compute_missing(store, config, decision, shards, report) if shards else []
             checkpoint = store.checkpoint(decision.key, run.folder)
@@ -103,6 +100,12 @@ async def carry_out(
     except (StageBusy, Unreachable) as passing:
         raise StageInterrupted(str(passing)) from passing
     return StageResult(committed, False, decision.reasons)
+
+
+def _reuse(store: Store, committed: Committed, reasons: tuple[str, ...]) -> StageResult:
+    committed.check(content=False)
+    store.adopt(committed)
+    return StageResult(committed, True, reasons)
 
 
 def _made_meanwhile(store: Store, run: StageRun) -> Committed | None:
