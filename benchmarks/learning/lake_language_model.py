@@ -116,7 +116,10 @@ def report(results: Results = RESULTS) -> None:
         reached = at_steps(result.figures, STEPS)
         rows[result.name] = {
             "steps": reached[-1].environment_steps,
-            **{name: f"{final(reached, name):.3f}" for name in FIGURES if getattr(reached[-1], name) is not None},
+            **{
+                name: None if getattr(reached[-1], name) is None else f"{final(reached, name):.3f}"
+                for name in FIGURES
+            },
             "tokens": reached[-1].tokens,
             "minutes": f"{reached[-1].seconds / 60:.0f}",
             "commit": result.commit,

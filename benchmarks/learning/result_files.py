@@ -48,7 +48,7 @@ class Record(Generic[F]):
     Attributes:
         configuration: its digest, without the seed, so that it is the same for each seed.
         machine: processor, its cores and its flags, threads used, type of the weights.
-        commit: of the program that wrote the file.
+        commit: of the program that the run was begun or gone on with last.
         date: of the last iteration.
         figures: by iteration.
     """
@@ -114,7 +114,7 @@ def read_results(folder: Path, kind: type[R]) -> list[R]:
 
 
 def measured_here(result: R, figures: Sequence[Figures], **more: Any) -> R:
-    """A result with these figures (and further fields), as of this machine, program and day."""
+    """A result with these figures (and further fields), as of this machine and day."""
     flags, cores, name = processor()
     machine = {
         **result.machine,
@@ -124,7 +124,7 @@ def measured_here(result: R, figures: Sequence[Figures], **more: Any) -> R:
         "threads": int(os.environ.get("OMP_NUM_THREADS", cores)),
     }
     today = date.today().isoformat()
-    return replace(result, machine=machine, commit=commit(), date=today, figures=[*figures], **more)
+    return replace(result, machine=machine, date=today, figures=[*figures], **more)
 
 
 def commit() -> str:

@@ -3,13 +3,14 @@ the result's file is written after each."""
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.learning.measured_run import Figures
 from benchmarks.learning.result_files import (
     R,
+    commit,
     configuration_digest,
     measured_here,
     read_result,
@@ -46,6 +47,7 @@ async def go_on(
     Raises:
         SystemExit: the store holds the run with another configuration.
     """
+    begun = replace(begun, commit=commit())  # at the start: a checkout may move on meanwhile
     figures = measured_before(store, config, begun, results)
     while not figures or (len(figures) != iterations and figures[-1].environment_steps < steps):
         iteration, began = len(figures), time.monotonic()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -111,12 +111,14 @@ def check(
             fail("no rate is known; give --generated-per-second and --trained-per-second", USAGE)
         price = None if gpu_hour_price is None else gpu_hour_price * hours * gpus
         cost = RunCost(iterations or 1, hours, hours * gpus, gpu_hour_price, price)
+    choice = None if elsewhere else dtype_choice(store, config, next_iteration(store, config.run))
     if format is ListFormat.json:
         stages = [
             {"stage": r.stage, "pool": r.pool, **asdict(r.bound), "seconds": r.seconds} for r in planned
         ]
-        memory = [asdict(one) for one in needed]
-        say_json({"stages": stages, "memory": memory} | ({"cost": asdict(cost)} if cost else {}))
+        said: dict[str, Any] = {"stages": stages, "memory": [asdict(one) for one in needed]}
+        said |= {"cost": asdict(cost)} if cost else {}
+        say_json(said | ({"dtype": choice.model_dump()} if choice else {}))
     else:
         print_plan(planned)
         if cost is not None:
@@ -128,13 +130,12 @@ def check(
         fail(f"The configuration does not fit into {gpus} x {gpu:g} GiB: {remedies}", USAGE)
     if format is ListFormat.json:
         return
-    if elsewhere:
+    if choice is None:
         typer.echo(
             "\nNot checked: what must be on the machine that it is for: models, vLLM, GPU, API keys, data root, the "
             "environment's package and files."
         )
     else:
-        choice = dtype_choice(store, config, next_iteration(store, config.run))
         say(f"\nmodel.dtype: {choice.dtype}, {choice.reason}")
     typer.echo("\nThe configuration can be used. Requests and tokens are upper bounds of one iteration.")
 

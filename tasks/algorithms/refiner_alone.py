@@ -7,7 +7,7 @@ from schemas.config import Config
 from tasks.environments.base import Environment
 from tasks.improvement.futures import UNFORESEEN
 from tasks.improvement.refine import REFINED
-from tasks.improvement.verdicts import REASONED
+from tasks.improvement.verdicts import REASONED, check_verdicts
 from tasks.runtime.algorithm import Algorithm, Improvement
 from tasks.training.policy_rows import REFINED_ACTIONS
 
@@ -27,5 +27,5 @@ REFINER_ALONE = Algorithm(
     stages=("rollout", "replay-draw", "critique", "refinement", "policy-distillation", "evaluation"),
     improvement=Improvement(UNFORESEEN, REASONED, REFINED),
     policy_rows=REFINED_ACTIONS,
-    checks=(_proposes_once,),
+    checks=(_proposes_once, check_verdicts),
 )

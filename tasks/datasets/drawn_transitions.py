@@ -7,7 +7,7 @@ from functools import cached_property
 
 import polars as pl
 
-from schemas.rows import ReplaySample
+from schemas.rows import Generation, ReplaySample
 from storage.history import State, rebuild_states, whole_episodes
 from storage.replay import draw_replay, replay_use
 from tasks.runtime.context import StageContext
@@ -30,6 +30,7 @@ class DrawnTransition:
     done: bool
     task_id: str
     reasoning: str | None = None  # the hidden chain of thought behind a
+    generation: Generation | None = None  # of a
 
     @property
     def next_state(self) -> State:
@@ -45,7 +46,7 @@ def load_drawn(inputs: Inputs, ids: Iterable[str]) -> dict[str, DrawnTransition]
         whole_episodes(train, wanted)
         .select(
             "transition_id", "episode_id", "step", "observation", "raw_action", "thought", "action", "action_valid",
-            "reasoning", "reward", "next_observation", "done", "task_id",
+            "reasoning", "generation", "reward", "next_observation", "done", "task_id",
         )
         .collect(engine="streaming")
     )  # fmt: skip
@@ -55,10 +56,14 @@ def load_drawn(inputs: Inputs, ids: Iterable[str]) -> dict[str, DrawnTransition]
         .drop("episode_id", "step", "observation")
         .rename({"raw_action": "text"})
     )
-    return {
-        row["transition_id"]: DrawnTransition(state=states[row["transition_id"]], **row)
-        for row in rows.iter_rows(named=True)
-    }
+    found = {}
+    for row in rows.iter_rows(named=True):
+        made = row.pop("generation")
+        generation = Generation.model_validate(made) if made else None
+        found[row["transition_id"]] = DrawnTransition(
+            state=states[row["transition_id"]], generation=generation, **row
+        )
+    return found
 
 
 EXCHANGES = 10.0

@@ -71,7 +71,7 @@ class Stored:
 
     def drawn(self, transition_id: str) -> DrawnTransition:
         (row,) = self.rows(Transition, "transition_id", transition_id)
-        shared: dict[str, Any] = row.model_dump(include=set(DrawnTransition.__dataclass_fields__))
+        shared: dict[str, Any] = {name: v for name, v in row if name in DrawnTransition.__dataclass_fields__}
         return DrawnTransition(state=self.state(row), text=row.raw_action, **shared)
 
 

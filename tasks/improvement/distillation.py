@@ -34,7 +34,10 @@ def final_reason(
     if row.kind == "kept":
         return "kept"
     if require_gain:
-        return "gain" if own and _probability(own) > _probability(original) else "no_gain"
+        if own is None or _probability(own) <= _probability(original):
+            return "no_gain"
+        # The same action's second verdict differs from its first by the futures that were drawn.
+        return "gain" if row.changed or own.optimal else "unchanged"
     if own is not None and own.optimal:
         return "optimal"
     if not row.changed and not compared:

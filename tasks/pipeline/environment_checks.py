@@ -12,7 +12,7 @@ def check_environment(config: Config, algorithm: Algorithm, environment: Environ
     """What a configuration asks of an environment in vain."""
     yield from _exploration(config, environment)
     yield from _training_tasks(config, algorithm, environment)
-    yield from _validation_tasks(config, environment)
+    yield from _splits(config, environment)
     yield from _native_calls(config, environment)
     for check in algorithm.checks:
         yield from check(config, environment)
@@ -47,8 +47,10 @@ def _training_tasks(config: Config, algorithm: Algorithm, environment: Environme
         )
 
 
-def _validation_tasks(config: Config, environment: Environment) -> Iterator[str]:
-    """Validation without tasks for it, or on tasks that another split has too."""
+def _splits(config: Config, environment: Environment) -> Iterator[str]:
+    """A task in two splits, or validation without tasks for it."""
+    for shared in shared_tasks(environment):
+        yield f"environment: {environment.name}: {shared}; give each split tasks of its own"
     if not config.evaluation.validation_count:
         return
     if not played_tasks(environment, "validation"):
@@ -57,8 +59,6 @@ def _validation_tasks(config: Config, environment: Environment) -> Iterator[str]
             f"evaluation.{field}: {environment.name} has no validation tasks with these options, and fewer than {LENT} "
             f"training tasks to lend one of; change environment.options, or leave evaluation.{field} empty"
         )
-    for shared in shared_tasks(environment):
-        yield f"environment: {environment.name}: {shared}; give each split tasks of its own"
 
 
 def _native_calls(config: Config, environment: Environment) -> Iterator[str]:

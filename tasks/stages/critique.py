@@ -61,7 +61,8 @@ async def action_to_improve(
     """A fresh a ~ pi(.|s), the `number`-th where there are several, or the transition's own action."""
     if ctx.config.improvement.action == "replayed":
         parsed = Action(transition.thought, transition.action, transition.action_valid)
-        return Candidate("replayed", transition.text, parsed, None)
+        own, hidden = transition.generation, transition.reasoning
+        return Candidate("replayed", transition.text, parsed, own, reasoning=hidden)
     uniform = ctx.config.rollout.uniform_share(ctx.iteration, explores=False)
     key = numbered(f"{sample.sample_id}/a", number)
     answer, parsed = await sample_action(
@@ -95,7 +96,7 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
 
 STAGE = Stage(
     name="critique",
-    version=6,
+    version=7,
     pool="inference",
     reads=(ReplaySample, Transition),
     writes=(Critique, Future),

@@ -96,7 +96,7 @@ def _bound(config: Config, algorithm: Algorithm) -> Bound:
 
 STAGE = Stage(
     name="refinement",
-    version=8,
+    version=9,
     pool="inference",
     reads=(Critique, Future, Transition),
     writes=(Refinement, Critique, Future),

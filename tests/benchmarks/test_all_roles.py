@@ -9,13 +9,20 @@ from rich.console import Console
 
 from benchmarks.learning.all_roles import (
     LEAST_GAMES,
+    RESULTS,
     SEEDS,
     interval,
     paired_differences,
     proof_checks,
     report,
 )
-from benchmarks.learning.result_files import Result, WalkFigures, read_result, write_result
+from benchmarks.learning.result_files import (
+    Result,
+    WalkFigures,
+    configuration_digest,
+    read_result,
+    write_result,
+)
 from benchmarks.learning.walk_run import ALL_ROLES, WARM_START, configure, demonstrated, run
 from storage.store import Store
 from tasks.algorithms import algorithm_of
@@ -52,6 +59,13 @@ def test_every_bar_can_be_missed() -> None:
     assert missed(without) == {
         "all_roles_above_warm_start_low", "all_roles_above_warm_start_worst_seed"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json")), ids=lambda file: file.stem)
+def test_a_committed_result_is_of_the_configuration_that_ships(file: Path) -> None:
+    result = read_result(file, Result)
+    config = configure(result.variant, result.cells, result.seed, experiment=ALL_ROLES)
+    assert result.configuration == configuration_digest(config)
 
 
 def test_games_are_compared_one_by_one() -> None:

@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.learning.lake_language_model import LakeResult, configure, run_variant
-from benchmarks.learning.result_files import read_result
+from benchmarks.learning.lake_language_model import (
+    RESULTS,
+    LakeFigures,
+    LakeResult,
+    configure,
+    report,
+    run_variant,
+)
+from benchmarks.learning.result_files import configuration_digest, read_result, write_result
 from benchmarks.learning.walk_run import PROOFS
 from schemas.load import load_config
 from storage.store import Store
@@ -28,6 +35,23 @@ def test_the_settings_are_those_of_the_line_walk() -> None:
     )
     for section in ("model", "critic", "policy", "target", "improvement", "roles"):
         assert getattr(ours, section) == getattr(carried, section), section
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json")), ids=lambda file: file.stem)
+def test_a_committed_result_is_of_the_configuration_that_ships(file: Path) -> None:
+    result = read_result(file, LakeResult)
+    assert result.configuration == configuration_digest(configure(result.variant, result.seed))
+
+
+def test_the_report_has_runs_with_and_without_a_critic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variant, rank in (("nlac", 0.75), ("rft", None)):
+        figures = [LakeFigures(0, 4000, 0.5, 0.625, rank, 0.0)]
+        write_result(tmp_path, LakeResult(variant, 0, configuration="0", figures=figures))
+    report(tmp_path)
+    said = capsys.readouterr().out
+    assert "nlac-0" in said and "rft-0" in said and said.count("0.750") == 1 and said.count("0.625") == 2
 
 
 @pytest.mark.slow

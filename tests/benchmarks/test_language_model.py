@@ -11,7 +11,16 @@ import pytest
 from rich.console import Console
 
 from benchmarks.learning import result_files
-from benchmarks.learning.language_model import SEEDS, STEPS, at_bar, of_length, proof_checks, report, row
+from benchmarks.learning.language_model import (
+    RESULTS,
+    SEEDS,
+    STEPS,
+    at_bar,
+    of_length,
+    proof_checks,
+    report,
+    row,
+)
 from benchmarks.learning.result_files import (
     Result,
     WalkFigures,
@@ -20,10 +29,11 @@ from benchmarks.learning.result_files import (
     read_results,
     write_result,
 )
-from benchmarks.learning.walk_run import VARIANTS, configure, run
+from benchmarks.learning.walk_run import CEILING, CEILING_ROWS, VARIANTS, configure, run
 from storage.store import Store
 from tasks.algorithms import algorithm_of
 from tasks.environments import make_environment
+from tasks.pipeline.ceiling import ceiling_config
 
 SMALL_SEED = 2  # its six held-out lines have 60 pairs of actions
 
@@ -207,18 +217,35 @@ def test_the_report_is_made_of_committed_results(
     for result in _all().values():
         write_result(tmp_path / "results", result)
     assert read_results(tmp_path / "results", Result) == sorted(_all().values(), key=lambda r: r.name)
-    write_result(tmp_path / "here", _result("nlac", 0, 0.4, 0.6))
+    write_result(tmp_path / "here", _result("nlac", 0, 0.87, 0.88))
     monkeypatch.setattr("benchmarks.checks.CONSOLE", Console(width=400))
     report(tmp_path / "results", here=tmp_path / "here")
     said = capsys.readouterr().out
-    assert "nlac-9-0 (here)" in said and "0.400" in said and "rules play backup" in said
+    assert "nlac-9-0 (here)" in said and "0.870" in said and "rules play backup" in said
     assert (tmp_path / "images" / "lm.png").stat().st_size > 5000
     written = json.loads((tmp_path / "out" / "language_model.json").read_text())
     assert {c["name"]: c["value"] for c in written["checks"]}["lm_success_median"] == 0.9
+    assert {c["name"]: c["value"] for c in written["checks"]}["lm_rank_here_seed_0"] == 0.88
     assert written["curves"]["rft-9-2"]["figures"][3]["sampled_success"] == 0.6
+    assert written["curves"]["nlac-9-0 (here)"]["figures"][3]["sampled_success"] == 0.87
+    write_result(tmp_path / "here", _result("nlac", 0, 0.84, 0.88))
+    with pytest.raises(SystemExit, match=r"bars missed: lm_success_here_seed_0$"):
+        report(tmp_path / "results", here=tmp_path / "here")
+    write_result(tmp_path / "here", _result("nlac", 0, 0.87, 0.88, steps=3999))
+    with pytest.raises(SystemExit, match=r"bars missed: lm_success_here_seed_0, lm_rank_here_seed_0$"):
+        report(tmp_path / "results", here=tmp_path / "here")
     (tmp_path / "results" / "rft-9-1.json").unlink()
     with pytest.raises(SystemExit, match="bars missed: lm_above_rft_median"):
         report(tmp_path / "results")
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json")), ids=lambda file: file.stem)
+def test_a_committed_result_is_of_the_configuration_that_ships(tmp_path: Path, file: Path) -> None:
+    result = read_result(file, Result)
+    config = configure(result.variant, result.cells, result.seed)
+    if result.variant == CEILING:
+        config = ceiling_config(Store(tmp_path), config, CEILING_ROWS)
+    assert result.configuration == configuration_digest(config)
 
 
 def test_results_alone_do_not_make_a_commit_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

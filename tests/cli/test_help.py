@@ -99,6 +99,7 @@ def test_every_list_can_be_read_by_a_program(store: Store, tmp_path: Path) -> No
     planned = listed(nlac(store, "config", "check", str(small), "--format", "json"))
     first = planned["stages"][0]
     assert first["stage"] == "rollout" and first["requests"] > 0 and planned["memory"] == []
+    assert planned["dtype"] == {"dtype": "float32", "reason": "as configured"}
 
 
 def test_what_verify_finds_wrong_ends_with_3_as_json_too(store: Store) -> None:

@@ -64,6 +64,24 @@ def test_a_gain_needs_probabilities() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changed", "first", "second", "reason"),
+    [
+        (True, 0.3, 0.4, "gain"),
+        (True, 0.4, 0.4, "no_gain"),
+        (False, 0.3, 0.4, "unchanged"),
+        (False, 0.3, 0.6, "gain"),
+        (False, 0.3, 0.2, "no_gain"),
+    ],
+)
+@pytest.mark.parametrize("compared", [False, True])
+def test_an_unchanged_action_gains_only_if_it_is_called_optimal_now(
+    changed: bool, first: float, second: float, reason: str, compared: bool
+) -> None:
+    row = proposed(0, changed=changed)
+    assert final_reason(row, judged(first), judged(second), compared=compared, require_gain=True) == reason
+
+
+@pytest.mark.parametrize(
     ("rules", "improvement", "message"),
     [
         ("unscored", {"require_gain": True, "verdict": "auto"}, r"require_gain: .*'rules' .* does not score"),
@@ -75,7 +93,7 @@ def test_a_gain_needs_probabilities() -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("algorithm", ["nlac", "self_distillation"])
+@pytest.mark.parametrize("algorithm", ["nlac", "self_distillation", "refiner_alone"])
 def test_what_needs_probabilities_is_refused_without_them(
     make_config: MakeConfig, tmp_path: Path, algorithm: str, rules: str, improvement: dict, message: str
 ) -> None:

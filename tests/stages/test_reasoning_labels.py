@@ -12,6 +12,7 @@ from storage.store import Store
 from tasks.engines.protocol import Completion, Request, ScoreRequest, Scores
 from tasks.pipeline.runner import run_stage
 from tasks.text.correction import Rewrite, correct_label, label_reasoning
+from tasks.text.formats import write_action
 from tasks.text.leaks import Leak
 from tests.support.committed import table
 from tests.support.families import FAMILIES, make_checkpoint
@@ -90,28 +91,41 @@ def test_hidden_thoughts_are_trained_on_in_the_familys_own_form(
 ) -> None:
     checkpoint = make_checkpoint(FAMILIES[family], tmp_path / family)
     model = {"name": str(checkpoint), "context_length": 4000, "dtype": "float32", "device": "cpu"}
-    config = thinking(make_config, model={**model, "lora": {"r": 2, "alpha": 4}}, replay={"transitions": 6})
-    run(store, config, *TO_LABELS, "critic-sft")
+    config = thinking(
+        make_config, model={**model, "lora": {"r": 2, "alpha": 4}}, replay={"transitions": 6},
+        improvement={"states": 6},
+    )  # fmt: skip
+    run(store, config, *TO_LABELS, "critic-sft", "critique", "refinement", "policy-distillation")
     labels = table(store, "cot-correction", "corrected_targets")
     rows = table(store, "critic-sft", "training_rows")
     assert set(rows["status"]) == {"ok"}
     tokens = rows.filter(role="critic").join(labels, left_on="source_id", right_on="corrected_id")
     opened = {"qwen3": "<think>\n", "qwq": ""}[family]
     marks = 1 if opened else 0  # one token each; all else is bytes
-    for row in tokens.iter_rows(named=True):
-        text = f"Future: {row['description']}"
-        hidden = row["label_reasoning"]
+
+    def length(text: str, hidden: str | None) -> int:
         block = len(f"{hidden}\n\n\n") + 1 + marks + len("\n") * bool(opened) if hidden else 0
-        assert row["label_tokens"] == len(text) + block + 1
+        return len(text) + block + 1
+
+    for row in tokens.iter_rows(named=True):
+        assert row["label_tokens"] == length(f"Future: {row['description']}", row["label_reasoning"])
+    distilled = table(store, "policy-distillation", "training_rows").filter(role="policy")
+    actions = table(store, "refinement", "refinements").filter("distil")
+    improved = distilled.join(actions, left_on="source_id", right_on="refinement_id")
+    assert improved.height == actions.height > 0 and improved["label_reasoning"].is_not_null().any()
+    for row in improved.iter_rows(named=True):
+        text = write_action(row["thought"], row["action"])
+        assert row["label_tokens"] == length(text, row["label_reasoning"])
     played = table(store, "rollout", "transitions")
     acted = rows.filter(role="policy").join(played, left_on="source_id", right_on="transition_id")
     assert acted.height and (acted["label_tokens"] > len(FAIR)).all()
 
 
+@pytest.mark.parametrize("action", ["fresh", "replayed"])
 def test_a_refined_actions_hidden_thought_is_corrected_and_a_kept_ones_is_the_policys_own(
-    store: Store, make_config: MakeConfig
+    store: Store, make_config: MakeConfig, action: str
 ) -> None:
-    config = thinking(make_config, improvement={"states": 12})
+    config = thinking(make_config, improvement={"states": 12, "action": action})
     run(store, config, *TO_LABELS, "critic-sft", "critique", "refinement", "policy-distillation")
     rows = table(store, "refinement", "refinements").filter("distil")
     refined, kept = rows.filter(kind="refined"), rows.filter(kind="kept")

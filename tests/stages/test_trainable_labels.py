@@ -142,8 +142,12 @@ def test_a_forecast_that_was_cut_is_marked_and_still_backed_up(store: Store, mak
     assert table(store, "critique", "futures")["malformed"].all()
 
 
-def test_cut_actions_and_refinements_are_not_distilled(store: Store, make_config: MakeConfig) -> None:
-    config = make_config(played_by(cuts_actions), replay={"transitions": 24}, improvement={"states": 16})
+@pytest.mark.parametrize("action", ["fresh", "replayed"])
+def test_cut_actions_and_refinements_are_not_distilled(
+    store: Store, make_config: MakeConfig, action: str
+) -> None:
+    improvement = {"states": 16, "action": action}
+    config = make_config(played_by(cuts_actions), replay={"transitions": 24}, improvement=improvement)
     run(store, config, *TO_LABELS, "critic-sft", "critique", "refinement")
     played = table(store, "rollout", "transitions")
     whole = played["generation"].struct.field("finish_reason") == "stop"

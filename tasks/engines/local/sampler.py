@@ -118,8 +118,15 @@ class Row:
                 self.text = self.text[: min(found)]
                 return
         if len(self.tokens) >= self.sampling.max_tokens:
-            complete = self.matcher is not None and self.matcher.is_completed()
-            self._end("stop" if complete else "length")
+            self._end("stop" if self._has_to_end() else "length")
+
+    def _has_to_end(self) -> bool:
+        """Whether the grammar allows no more text. Where it allows some, a text that it matches may still be cut."""
+        if self.matcher is None or not self.matcher.is_completed():
+            return False
+        self.matcher.fill_next_token_bitmask(self._bitmask)
+        allowed = np.unpackbits(self._bitmask.numpy().view(np.uint8), bitorder="little")
+        return self._stop_ids.issuperset(np.flatnonzero(allowed).tolist())
 
     def _end(self, reason: str) -> None:
         self.text = self._tokenizer.completion_text(self.prompt, self.tokens)
