@@ -20,7 +20,7 @@ import typer
 from benchmarks.checks import OUT, print_figures
 from benchmarks.learning import lake_run
 from benchmarks.learning.lake_run import Measured
-from benchmarks.learning.measured_run import at_steps, final
+from benchmarks.learning.measured_run import at_steps, finals
 from benchmarks.learning.result_files import Record, configuration_digest, read_results
 from benchmarks.learning.resumed_run import go_on
 from benchmarks.learning.run_costs import run_costs
@@ -116,10 +116,7 @@ def report(results: Results = RESULTS) -> None:
         reached = at_steps(result.figures, STEPS)
         rows[result.name] = {
             "steps": reached[-1].environment_steps,
-            **{
-                name: None if getattr(reached[-1], name) is None else f"{final(reached, name):.3f}"
-                for name in FIGURES
-            },
+            **finals(reached, FIGURES),
             "tokens": reached[-1].tokens,
             "minutes": f"{reached[-1].seconds / 60:.0f}",
             "commit": result.commit,

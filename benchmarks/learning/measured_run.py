@@ -1,7 +1,7 @@
 """What runs on worlds with exact action values share: asking a run's parameters, and the figures of an iteration."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -144,6 +144,14 @@ def final(measured: Sequence[Figures], figure: str) -> float:
     """Mean of a figure over the last iterations."""
     values = [getattr(m, figure) for m in measured[-LAST:]]
     return float(sum(values) / len(values))
+
+
+def finals(measured: Sequence[Figures], figures: Iterable[str]) -> dict[str, str | None]:
+    """Those means as a table shows them; None where a figure was not measured."""
+    return {
+        name: None if getattr(measured[-1], name) is None else f"{final(measured, name):.3f}"
+        for name in figures
+    }
 
 
 def at_steps(measured: Sequence[F], steps: int) -> list[F]:

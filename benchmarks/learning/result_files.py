@@ -48,7 +48,7 @@ class Record(Generic[F]):
     Attributes:
         configuration: its digest, without the seed, so that it is the same for each seed.
         machine: processor, its cores and its flags, threads used, type of the weights.
-        commit: of the program that the run was begun or gone on with last.
+        commit: of the program, when the run was begun or last gone on with.
         date: of the last iteration.
         figures: by iteration.
     """

@@ -1,4 +1,4 @@
-"""DrawnTransition transitions with their states, as the stages after the draw read them."""
+"""Drawn transitions with their states, as the stages after the draw read them."""
 
 import random
 from collections.abc import Iterable
