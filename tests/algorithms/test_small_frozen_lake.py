@@ -31,6 +31,11 @@ SMALL: dict[str, Any] = {
     "evaluation": {"episodes": 2, "every": 100},
 }  # fmt: skip
 GROUPS = {"rollout": {"episodes": 8, "first_episodes": 16, "repeats": 8}}
+# A large step can make all sampled texts unlikely. Their ratios are then near 0, and no gradient leads back. So PPO's
+# steps are small once the policy plays.
+SMALL_STEPS = {
+    "policy": {"epochs": 16, "warmup_steps": 80, "decay_from": 1, "decay_until": 2, "final_rate": 0.1}
+}
 # With fewer epochs the policy's rows, four a state, make the shared parameters forget what Q learns of the action.
 OFTEN = {"critic": {"epochs": 16}, "policy": {"epochs": 4}}
 
@@ -49,7 +54,7 @@ async def success(store: Store, config: Config, iteration: int) -> list[float]:
     ("algorithm", "own", "iterations"),
     [
         ("grpo", GROUPS, 6),
-        ("ppo", {}, 6),
+        ("ppo", SMALL_STEPS, 6),
         pytest.param("sac", OFTEN, 8, marks=pytest.mark.long),
     ],
 )
