@@ -24,7 +24,7 @@ from tasks.environments.twenty_questions import TURNS, TwentyQuestions
 from tasks.pipeline.checks import check_config
 from tasks.pipeline.plan import plan
 from tasks.pipeline.registry import STAGES
-from tests.support.families import FAMILIES, make_checkpoint
+from tests.support.families import FAMILIES, Family, make_checkpoint, make_tokenizer
 from tests.support.iterations import ROLES, Iterate
 
 FOLDER = PROJECT_ROOT / "configs" / "cluster"
@@ -52,6 +52,18 @@ def problems(folder: Path, file: str, numbers: range) -> str:
     return str(folder / file)
 
 
+def legible(family: Family, checkpoint: Path) -> Path:
+    """A checkpoint whose model ends its lines and seldom writes a mark of the template: most texts are whole."""
+    from transformers import AutoModelForCausalLM
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(checkpoint), make_tokenizer(family)
+    rows = model.get_output_embeddings().weight.data
+    rows[list(tokenizer.added_tokens_decoder.keys() - {tokenizer.eos_token_id})] = 0.0
+    rows[tokenizer.encode("\n", add_special_tokens=False)] *= 4.0
+    model.save_pretrained(checkpoint)
+    return checkpoint
+
+
 def shrunk(name: str, folder: Path, *, rules: bool) -> Config:
     """That very file, with a small model of its family and few rows; rules or this model in place of the server."""
     model, task = parts(name)
@@ -59,8 +71,8 @@ def shrunk(name: str, folder: Path, *, rules: bool) -> Config:
     content = config.model_dump()
     family = FAMILIES["qwq" if model == "qwq-32b" else "qwen2.5"]
     content["model"] |= {
-        "name": str(make_checkpoint(family, folder / "model", "qwen2")), "revision": None, "device": "cpu",
-        "dtype": "float32",
+        "name": str(legible(family, make_checkpoint(family, folder / "model", "qwen2"))), "revision": None,
+        "device": "cpu", "dtype": "float32",
     }  # fmt: skip
     scripts = {**OTHERS, "local": THINKS[task]} if rules else OTHERS
     engines = {engine: {"backend": "scripted", "rules": script} for engine, script in scripts.items()}
