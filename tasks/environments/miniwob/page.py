@@ -7,12 +7,16 @@ from typing import Any
 from selenium.common.exceptions import ElementNotInteractableException, MoveTargetOutOfBoundsException
 from selenium.webdriver import ActionChains, Chrome
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
 
 from tasks.environments.miniwob.actions import Action
 from tasks.environments.miniwob.browser import ASIDE
 
 STEP_MS = 1000
 """Time that passes on the page's clock while it opens, and with each action."""
+
+LOAD_S = 20
+"""Within which a page must have loaded."""
 
 _KEYS = {"ArrowUp": Keys.ARROW_UP, "ArrowDown": Keys.ARROW_DOWN, "ArrowLeft": Keys.ARROW_LEFT,
          "ArrowRight": Keys.ARROW_RIGHT, "PageUp": Keys.PAGE_UP, "PageDown": Keys.PAGE_DOWN}  # fmt: skip
@@ -27,6 +31,7 @@ core.startEpisodeReal();
 await nlac.pass(step);
 return nlac.look();
 """
+_IS_LOADED = "return document.readyState === 'complete' && location.pathname.endsWith(arguments[0]);"
 _GO_ON = "await nlac.pass(arguments[0]); return nlac.look();"
 _POINT = """
 if (arguments[1]) await nlac.settle();
@@ -84,6 +89,8 @@ def open_page(driver: Chrome, page: Path, seed: int, mode: str, steps: int) -> M
     driver.get("about:blank")
     pointer.perform()  # away from the page, where the last one left it
     driver.get(page.as_uri())
+    # On a busy machine the driver returns before the page's own scripts have run.
+    WebDriverWait(driver, LOAD_S, LOAD_S / 1000).until(lambda of: of.execute_script(_IS_LOADED, page.name))
     seen: Mapping[str, Any] = driver.execute_script(_BEGIN, str(seed), mode, (steps + 1) * STEP_MS, STEP_MS)
     return seen
 
