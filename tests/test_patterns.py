@@ -249,7 +249,7 @@ def text_of(attack: tuple[str, str, str], length: int) -> str:
 
 
 def growth(run: Callable[[str], Any], attack: tuple[str, str, str]) -> tuple[float, float] | None:
-    """CPU seconds for SHORT and for LONG characters where they grow too fast, in each of TRIES on a busy machine."""
+    """CPU seconds for SHORT and for LONG characters, if they grow too fast in all TRIES; a busy machine spoils one."""
     for _ in range(TRIES):
         short, long = (min(seconds(run, text_of(attack, n)) for _ in range(2)) for n in (SHORT, LONG))
         if long <= max(GROWTH * short, FLOOR):

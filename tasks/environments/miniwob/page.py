@@ -90,7 +90,9 @@ def open_page(driver: Chrome, page: Path, seed: int, mode: str, steps: int) -> M
     pointer.perform()  # away from the page, where the last one left it
     driver.get(page.as_uri())
     # On a busy machine the driver returns before the page's own scripts have run.
-    WebDriverWait(driver, LOAD_S, LOAD_S / 1000).until(lambda of: of.execute_script(_IS_LOADED, page.name))
+    WebDriverWait(driver, LOAD_S, poll_frequency=0.02).until(
+        lambda of: of.execute_script(_IS_LOADED, page.name)
+    )
     seen: Mapping[str, Any] = driver.execute_script(_BEGIN, str(seed), mode, (steps + 1) * STEP_MS, STEP_MS)
     return seen
 
