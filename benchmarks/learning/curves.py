@@ -27,7 +27,7 @@ def plot(
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
     kinds: dict[str, str] = {}
     for name, run in measured.items():
         kind = name.rpartition("-")[0]
@@ -37,8 +37,8 @@ def plot(
         axes.plot(steps, success, color=colour, label=label)
     for number, (name, level) in enumerate((levels or {}).items()):
         axes.axhline(level, color=f"C{len(kinds) + number}", linestyle=":", label=name)
-    axes.set(xlabel="environment steps", ylabel="success on held-out maps", ylim=(0, 1), title=title)
-    axes.legend(loc="upper left")
+    axes.set(xlabel="environment steps", ylabel="success on held-out maps", ylim=(0, 1.03), title=title)
+    figure.legend(loc="outside right center")
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
 
