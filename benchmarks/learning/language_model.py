@@ -137,7 +137,7 @@ def origin(result: Result) -> dict[str, float | str | None]:
         "date": result.date,
         "threads": f"{told['threads']} of {told['cores']}",
         "weights": told["dtype"],
-        "processor": " ".join([told["processor"], *told["flags"]]),
+        "processor": told.get("gpu") or " ".join([told["processor"], *told["flags"]]),
     }
 
 

@@ -47,7 +47,7 @@ class Record(Generic[F]):
 
     Attributes:
         configuration: its digest, without the seed, so that it is the same for each seed.
-        machine: processor, its cores and its flags, threads used, type of the weights.
+        machine: processor, its cores and its flags, threads used, type of the weights, the GPU if one was used.
         commit: of the program, when the run was begun or last gone on with.
         date: of the last iteration.
         figures: by iteration.
@@ -111,6 +111,17 @@ def read_result(path: Path, kind: type[R]) -> R:
 def read_results(folder: Path, kind: type[R]) -> list[R]:
     """All results of a folder, by name."""
     return [read_result(path, kind) for path in sorted(folder.glob("*.json"))]
+
+
+def computed_with(config: Config) -> dict[str, str]:
+    """What a settled configuration computes with here: the type of its weights, and the name of the GPU if it takes
+    one. Loads torch."""
+    import torch
+
+    from tasks.training.model import device_of
+
+    gpu = {"gpu": torch.cuda.get_device_name()} if device_of(config.model) == "cuda" else {}
+    return {"dtype": config.model.dtype, **gpu}
 
 
 def measured_here(result: R, figures: Sequence[Figures], **more: Any) -> R:
