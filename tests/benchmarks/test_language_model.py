@@ -17,6 +17,7 @@ from benchmarks.learning.language_model import (
     STEPS,
     at_bar,
     of_length,
+    origin,
     proof_checks,
     report,
     row,
@@ -24,12 +25,15 @@ from benchmarks.learning.language_model import (
 from benchmarks.learning.result_files import (
     Result,
     WalkFigures,
+    computed_with,
     configuration_digest,
     read_result,
     read_results,
     write_result,
 )
 from benchmarks.learning.walk_run import CEILING, CEILING_ROWS, VARIANTS, configure, run
+from schemas.config import Config
+from schemas.load import merge
 from storage.store import Store
 from tasks.algorithms import algorithm_of
 from tasks.environments import make_environment
@@ -153,6 +157,17 @@ def test_variants_differ_from_the_shipped_configuration_in_what_they_are() -> No
         config = configure("nlac", cells, 3)
         assert make_environment(config.environment).name == "line_walk"
         assert (config.environment.options["cells"], config.environment.options["seed"]) == (cells, 3)
+
+
+def test_a_result_names_the_gpu_it_was_computed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = merge(configure("nlac", 9, 0).model_dump(), {"model": {"dtype": "bfloat16"}})
+    alone = Config.model_validate(merge(config, {"model": {"device": "cpu"}}))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a card")
+    assert computed_with(Config.model_validate(config)) == {"dtype": "bfloat16", "gpu": "a card"}
+    assert computed_with(alone) == {"dtype": "bfloat16"}
+    told = replace(_result("nlac", 0, 0.9), machine={"gpu": "a card", **_result("nlac", 0, 0.9).machine})
+    assert origin(told)["processor"] == "a card"
 
 
 def _result(variant: str, seed: int, success: float, rank: float | None = None, steps: int = 4000) -> Result:
