@@ -16,13 +16,7 @@ import numpy as np
 from benchmarks.learning import lake_run, walk_run
 from benchmarks.learning.environment_steps import collected_steps, simulated_steps
 from benchmarks.learning.measured_run import Figures
-from benchmarks.learning.result_files import (
-    Record,
-    computed_with,
-    configuration_digest,
-    read_result,
-    write_result,
-)
+from benchmarks.learning.result_files import Record, configuration_digest, read_result, write_result
 from benchmarks.learning.resumed_run import go_on
 from benchmarks.learning.run_costs import run_costs
 from benchmarks.learning.walk_run import ALONE, AT_ONCE, PROOFS
@@ -276,7 +270,7 @@ async def run(
         config = config.model_copy(update={"run": f"{config.run}-{number}"})
     begun = Compared(
         world, algorithm, seed, {**setting}, place.optimum(config), number,
-        configuration=configuration_digest(config), machine=computed_with(config),
+        configuration=configuration_digest(config),
     )  # fmt: skip
     file = results / f"{begun.name}.json"
     if file.exists():

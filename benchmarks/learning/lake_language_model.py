@@ -21,7 +21,7 @@ from benchmarks.checks import OUT, print_figures
 from benchmarks.learning import lake_run
 from benchmarks.learning.lake_run import Measured
 from benchmarks.learning.measured_run import at_steps, finals
-from benchmarks.learning.result_files import Record, computed_with, configuration_digest, read_results
+from benchmarks.learning.result_files import Record, configuration_digest, read_results
 from benchmarks.learning.resumed_run import go_on
 from benchmarks.learning.run_costs import run_costs
 from benchmarks.learning.walk_run import PROOFS, VARIANTS
@@ -100,8 +100,7 @@ async def run_variant(
     """Iterate and measure until so many environment steps, or iterations, are used; go on where a run stopped."""
     config = settle(store, config, 0)
     check_config(config, store.root)
-    digest, machine = configuration_digest(config), computed_with(config)
-    begun = LakeResult(variant, config.seed, configuration=digest, machine=machine)
+    begun = LakeResult(variant, config.seed, configuration=configuration_digest(config))
     return await go_on(
         store, config, begun, results, lambda iteration: measure(store, config, iteration), steps=steps,
         iterations=iterations,

@@ -113,22 +113,23 @@ def read_results(folder: Path, kind: type[R]) -> list[R]:
     return [read_result(path, kind) for path in sorted(folder.glob("*.json"))]
 
 
-def computed_with(config: Config) -> dict[str, str]:
-    """What a settled configuration computes with here: the type of its weights, and the name of the GPU if it takes
-    one. Loads torch."""
+def measured_here(result: R, config: Config, figures: Sequence[Figures], **more: Any) -> R:
+    """A result with these figures (and further fields), as of this machine and day. Loads torch.
+
+    Args:
+        result: without figures.
+        config: the settled configuration that they were computed with.
+        figures: by iteration.
+        more: further fields.
+    """
     import torch
 
     from tasks.training.model import device_of
 
-    gpu = {"gpu": torch.cuda.get_device_name()} if device_of(config.model) == "cuda" else {}
-    return {"dtype": config.model.dtype, **gpu}
-
-
-def measured_here(result: R, figures: Sequence[Figures], **more: Any) -> R:
-    """A result with these figures (and further fields), as of this machine and day."""
     flags, cores, name = processor()
     machine = {
-        **result.machine,
+        "dtype": config.model.dtype,
+        **({"gpu": torch.cuda.get_device_name()} if device_of(config.model) == "cuda" else {}),
         "processor": name,
         "cores": cores,
         "flags": [flag for flag in FASTER if flag in flags],

@@ -54,14 +54,14 @@ async def go_on(
         await run_iteration(store, config, iteration)
         iterated = time.monotonic()
         figures.append(await measure(iteration))
-        write_result(results, measured_here(begun, figures, **more(iteration)))
+        write_result(results, measured_here(begun, config, figures, **more(iteration)))
         told = " ".join(f"{k} {v:.3f}" for k, v in asdict(figures[-1]).items() if isinstance(v, float))
         print(
             f"{begun.name} {iteration}: {figures[-1].environment_steps} steps, {told} "
             f"({iterated - began:.0f} + {time.monotonic() - iterated:.0f} s)",
             flush=True,
         )
-    return measured_here(begun, figures, **more(len(figures) - 1))
+    return measured_here(begun, config, figures, **more(len(figures) - 1))
 
 
 def measured_before(store: Store, config: Config, result: R, results: Path) -> list[Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.learning.environment_steps import collected_steps, simulated_steps
 from benchmarks.learning.improvement_signal import improvement_signal
 from benchmarks.learning.measured_run import Asked, Map, foresee, measuring, policy_table, stacked
-from benchmarks.learning.result_files import Result, WalkFigures, computed_with, configuration_digest
+from benchmarks.learning.result_files import Result, WalkFigures, configuration_digest
 from benchmarks.learning.resumed_run import finished, go_on
 from schemas.config import Config
 from schemas.load import PROJECT_ROOT, load_config, merge
@@ -213,13 +213,7 @@ async def run(
         config = ceiling_config(store, config, CEILING_ROWS)
     if variant in ONE_ITERATION:
         iterations = 1
-    begun = Result(
-        variant,
-        cells,
-        seed,
-        configuration=configuration_digest(config),
-        machine=computed_with(config),
-    )
+    begun = Result(variant, cells, seed, configuration=configuration_digest(config))
     ranks = variant in ONE_ITERATION or algorithm_of(config).has_successor
     return await go_on(
         store, config, begun, results, partial(measure, store, config, critic=ranks), steps=steps,

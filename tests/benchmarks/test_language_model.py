@@ -25,8 +25,8 @@ from benchmarks.learning.language_model import (
 from benchmarks.learning.result_files import (
     Result,
     WalkFigures,
-    computed_with,
     configuration_digest,
+    measured_here,
     read_result,
     read_results,
     write_result,
@@ -160,14 +160,16 @@ def test_variants_differ_from_the_shipped_configuration_in_what_they_are() -> No
 
 
 def test_a_result_names_the_gpu_it_was_computed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = merge(configure("nlac", 9, 0).model_dump(), {"model": {"dtype": "bfloat16"}})
-    alone = Config.model_validate(merge(config, {"model": {"device": "cpu"}}))
+    def made_on(device: str) -> Result:
+        config = merge(
+            configure("nlac", 9, 0).model_dump(), {"model": {"dtype": "bfloat16", "device": device}}
+        )
+        return measured_here(_result("nlac", 0, 0.9), Config.model_validate(config), [])
+
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a card")
-    assert computed_with(Config.model_validate(config)) == {"dtype": "bfloat16", "gpu": "a card"}
-    assert computed_with(alone) == {"dtype": "bfloat16"}
-    told = replace(_result("nlac", 0, 0.9), machine={"gpu": "a card", **_result("nlac", 0, 0.9).machine})
-    assert origin(told)["processor"] == "a card"
+    assert made_on("auto").machine["gpu"] == origin(made_on("auto"))["processor"] == "a card"
+    assert "gpu" not in made_on("cpu").machine and origin(made_on("cpu"))["weights"] == "bfloat16"
 
 
 def _result(variant: str, seed: int, success: float, rank: float | None = None, steps: int = 4000) -> Result:
