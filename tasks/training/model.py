@@ -89,7 +89,7 @@ def _load(
     device = "cpu" if together else device_of(section)
     model.to(device).eval()  # type: ignore[arg-type]  # its decorator hides its signature
     use_packing(model)
-    if device == "cpu" and together is None:
+    if together is None:
         fuse_norms(model)
         replace_linears(model)
     _check_head(model, section)

@@ -87,7 +87,7 @@ def make_trainable(
         check_form(start, "lora")
     base = load_base(section, together)
     adapted = fresh_adapter(base, section, seed) if start is None else load_adapter(base, start, section)
-    if device_of(section) == "cpu" and not sharded:
+    if not sharded:
         fuse_adapter(base)
     prepare(base)
     trainable = {name: value for name, value in adapted.named_parameters() if value.requires_grad}
