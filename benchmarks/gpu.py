@@ -133,7 +133,8 @@ def measured(section: ModelSection, chats: int, batch_rows: int, micro_rows: int
     label_share = sum(len(row.label_ids) for row in encoded) / read
     layers, head = weights_of(Path(section.name))
     figures = train_once(section, rows, batch_rows, micro_rows)
-    figures["bytes_per_token"] = figures.pop("bytes") / (micro_rows * read / chats)
+    figures["micro_batch_tokens"] = micro_rows * read / chats
+    figures["bytes_per_token"] = figures.pop("bytes") / figures["micro_batch_tokens"]
     # Forward, and backward to the inputs. Frozen weights have no gradients; the adapter's products are left out.
     figures["flops"] = figures["tokens_per_second"] * 4 * (layers + label_share * head)
     return figures

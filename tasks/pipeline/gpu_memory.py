@@ -23,9 +23,10 @@ ADAPTERS = 2  # that vLLM holds at once (tasks.engines.vllm.settings)
 UTILIZATION = 0.9  # vLLM's default
 
 # Bytes that a layer stores of a token for its backward pass, per number of hidden state, MLP and keys: measured, see
-# tests/pipeline/test_gpu_memory.py. LoRA's own are far fewer.
+# tests/pipeline/test_gpu_memory.py. LoRA's own are far fewer. A sharded model, or a full one, is not fused.
 STORED = {"bfloat16": (18.6, 8.2, 4.2), "float32": (28.0, 16.0, 8.0)}
-BACKWARD = 1.5  # a layer's gradients beside what it stored
+FUSED = {"bfloat16": (10.4, 4.1, 4.2), "float32": (20.5, 8.1, 8.3)}
+GRADIENTS = 0.5  # of a layer in its backward pass, as a share of what it stores where nothing is fused
 WIDTH = {"bfloat16": 2, "float32": 4}
 TRAINED = 4 + 4 + 8  # bytes of a trained parameter: itself, its gradient, two moments, all float32
 TARGET = 4
@@ -126,11 +127,13 @@ def _training(config: Config, shape: Architecture, gpu_bytes: float, gpus: int) 
 def stored_per_token(config: Config, shape: Architecture) -> float:
     """Bytes that training keeps of each token of a micro-batch until its backward pass."""
     dtype = _dtype(config)
-    of_hidden, of_inner, of_keys = STORED[dtype]
-    layer = of_hidden * shape.hidden + of_inner * shape.inner + of_keys * shape.kv_heads * shape.head_size
+    fused = config.model.train == "lora" and config.trainer.shard == "none"
+    numbers = (shape.hidden, shape.inner, shape.kv_heads * shape.head_size)
+    whole = sum(each * number for each, number in zip(STORED[dtype], numbers, strict=True))
+    layer = sum(each * number for each, number in zip(FUSED[dtype], numbers, strict=True)) if fused else whole
     if config.trainer.gradient_checkpointing:
-        return shape.layers * shape.hidden * WIDTH[dtype] + BACKWARD * layer
-    return (shape.layers - 1 + BACKWARD) * layer
+        return shape.layers * shape.hidden * WIDTH[dtype] + layer + GRADIENTS * whole
+    return shape.layers * layer + GRADIENTS * whole
 
 
 def _serving(config: Config, name: str, shape: Architecture, gpu_bytes: float, gpus: int) -> Footprint:

@@ -16,8 +16,8 @@ from itertools import chain
 import torch
 from transformers import PreTrainedModel
 
-from tasks.training.cpu.packing import SHORTEST_SHARED, hidden_states
 from tasks.training.data import Encoded
+from tasks.training.fused.packing import SHORTEST_SHARED, hidden_states
 from tasks.training.vocabulary_losses import VocabularyLosses, in_chunks
 
 

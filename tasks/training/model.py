@@ -11,9 +11,9 @@ from transformers.utils import logging as transformers_logging
 from schemas.config import ModelSection
 from tasks.engines.models import resolve_model
 from tasks.training.adapters import NOT_CONTENT, check_form
-from tasks.training.cpu.fused_layers import replace_linears
-from tasks.training.cpu.fused_norms import fuse_norms
-from tasks.training.cpu.packing import use_packing
+from tasks.training.fused.fused_layers import replace_linears
+from tasks.training.fused.fused_norms import fuse_norms
+from tasks.training.fused.packing import use_packing
 from tasks.training.processes import Processes
 from tasks.training.records import TrainingError
 
@@ -88,6 +88,8 @@ def _load(
     )
     device = "cpu" if together else device_of(section)
     model.to(device).eval()  # type: ignore[arg-type]  # its decorator hides its signature
+    # cuDNN plans its attention for milliseconds at each new shape, and packed rows have new ones in each batch.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     use_packing(model)
     if together is None:
         fuse_norms(model)

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from transformers import PreTrainedModel
 
-from tasks.training.cpu.packing import packs
+from tasks.training.fused.packing import packs
 from tasks.training.processes import Processes
 from tasks.training.records import TrainingError
 

@@ -10,9 +10,9 @@ from tasks.datasets.example import RowRole
 from tasks.training.anchor import Anchor, anchored_losses
 from tasks.training.batches import micro_batches
 from tasks.training.clipped_ratio import MEASURES, ClippedRatio
-from tasks.training.cpu.parallel_micro_batches import ParallelMicroBatches
 from tasks.training.data import Encoded
 from tasks.training.divergence import REMEDY
+from tasks.training.fused.parallel_micro_batches import ParallelMicroBatches
 from tasks.training.job import ValueLoss
 from tasks.training.loss import row_coefficients, token_losses
 from tasks.training.memory import within_memory

@@ -13,8 +13,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from schemas.config import ModelSection, TrainerSection
 from tasks.training.adapters import WEIGHTS, check_form
-from tasks.training.cpu.fused_layers import fuse_adapter
-from tasks.training.cpu.parallel_micro_batches import ParallelMicroBatches, parallel_micro_batches_for
+from tasks.training.fused.fused_layers import fuse_adapter
+from tasks.training.fused.parallel_micro_batches import ParallelMicroBatches, parallel_micro_batches_for
 from tasks.training.lora import adapter_tensors, fresh_adapter, load_adapter, save_adapter
 from tasks.training.model import device_of, load_base, load_trainable
 from tasks.training.processes import ALONE, Processes, placed_as

@@ -1,5 +1,6 @@
 """Estimates of memory: against the model cards, against what training really keeps, and what they refuse."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,13 +8,15 @@ import torch
 from peft.helpers import disable_input_dtype_casting
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from benchmarks.gpu import SHAPES
 from schemas.config import Config, ModelSection
 from schemas.load import PROJECT_ROOT, load_config
 from tasks.algorithms import algorithm_of
 from tasks.engines.architectures import KNOWN, architecture_of, read_architecture
 from tasks.engines.models import MissingModel, ModelError
-from tasks.pipeline.gpu_memory import GIB, Footprint, footprints, stored_per_token
-from tasks.training.cpu.packing import hidden_states
+from tasks.pipeline.gpu_memory import GIB, LOGITS, Footprint, footprints, stored_per_token
+from tasks.training.fused.fused_layers import fuse_adapter
+from tasks.training.fused.packing import hidden_states
 from tasks.training.lora import fresh_adapter
 from tasks.training.loss import autocast
 from tasks.training.model import load_base
@@ -69,10 +72,12 @@ def test_of_a_model_that_sees_the_decoder_counts() -> None:
     assert read_architecture({"text_config": stated, "vision_config": {}}) == read_architecture(stated)
 
 
-def kept_per_token(section: ModelSection, tokens: int, *, recomputed: bool) -> float:
+def kept_per_token(section: ModelSection, tokens: int, *, fused: bool, recomputed: bool) -> float:
     """Bytes that a forward pass really keeps for the backward pass, of each token, parameters left out."""
-    model = load_base(section, ALONE)  # as for a sharded model: without the layers that a CPU fuses
+    model = load_base(section, None if fused else ALONE)
     fresh_adapter(model, section, seed=0)
+    if fused:
+        fuse_adapter(model)
     if recomputed:
         checkpoint_layers(model)
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -92,8 +97,11 @@ def kept_per_token(section: ModelSection, tokens: int, *, recomputed: bool) -> f
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_what_a_layer_keeps_is_estimated_within_a_tenth(tmp_path: Path, dtype: str, recomputed: bool) -> None:
+def test_what_a_layer_keeps_is_estimated_within_a_tenth(
+    tmp_path: Path, dtype: str, fused: bool, recomputed: bool
+) -> None:
     """The difference that a layer makes, at a shape between those of a small and a large model."""
     kept, said = [], []
     for layers in (2, 3):
@@ -105,10 +113,25 @@ def test_what_a_layer_keeps_is_estimated_within_a_tenth(tmp_path: Path, dtype: s
             )
         ).save_pretrained(folder)  # fmt: skip
         section = {"name": str(folder), "device": "cpu", "dtype": dtype, "lora": {"r": 4, "alpha": 8}}
-        config = Config.model_validate({"model": section, "trainer": {"gradient_checkpointing": recomputed}})
-        kept.append(kept_per_token(config.model, 512, recomputed=recomputed))
+        trainer = {"gradient_checkpointing": recomputed} | (
+            {} if fused else {"processes": 2, "shard": "fsdp"}
+        )
+        config = Config.model_validate({"model": section, "trainer": trainer})
+        kept.append(kept_per_token(config.model, 512, fused=fused, recomputed=recomputed))
         said.append(stored_per_token(config, architecture_of(config.model)))
     assert said[1] - said[0] == pytest.approx(kept[1] - kept[0], rel=0.1)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("run", ["plain", "fused"])
+def test_what_a_gpu_held_is_estimated_within_a_sixth(real_model: Path, run: str, shape: str) -> None:
+    """Of a micro-batch, logits included; `benchmarks.gpu` measured it."""
+    measured = json.loads((PROJECT_ROOT / "docs" / "results" / "gpu.json").read_text())[run]["shapes"][shape]
+    trainer = {} if run == "fused" else {"processes": 2, "shard": "fsdp"}
+    config = Config.model_validate({"model": {"dtype": "bfloat16"}, "trainer": trainer})
+    made = read_architecture(json.loads((real_model / "config.json").read_text()) | SHAPES[shape])
+    estimate = stored_per_token(config, made) + LOGITS / measured["micro_batch_tokens"]
+    assert estimate == pytest.approx(measured["bytes_per_token"], rel=1 / 6)
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in CLUSTER.glob("*.yaml")))

@@ -11,10 +11,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from tasks.training.cpu import attention
-from tasks.training.cpu.attention import CausalAttention
-from tasks.training.cpu.fused_layers import fuse_adapter
-from tasks.training.cpu.fused_norms import fuse_norms
+from tasks.training.fused import attention
+from tasks.training.fused.attention import CausalAttention
+from tasks.training.fused.fused_layers import fuse_adapter
+from tasks.training.fused.fused_norms import fuse_norms
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,11 @@ from transformers import (
 
 from schemas.config import ModelSection, TrainerSection
 from tasks.training.batches import micro_batches
-from tasks.training.cpu.packed_attention import attend_by_library, attend_on_cpu
-from tasks.training.cpu.packed_rows import group_by_length
-from tasks.training.cpu.packing import MULTIPLE, hidden_states, packs, use_packing
 from tasks.training.data import Encoded
+from tasks.training.fused.packed_attention import attend_by_library, attend_on_cpu
+from tasks.training.fused.packed_rows import group_by_length
+from tasks.training.fused.packing import MULTIPLE, hidden_states, packs, use_packing
+from tasks.training.model import load_base
 from tasks.training.records import TrainingError
 from tasks.training.trainable import make_trainable
 
@@ -137,6 +138,13 @@ def test_a_gpu_computes_the_same_attention_by_the_library(length: int, window: i
         seen.append([out, *torch.autograd.grad((out * weights).sum(), sides)])
     for ours, theirs in zip(*seen, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_training_leaves_the_attention_of_cudnn_out(tmp_path: Path) -> None:
+    made(LlamaConfig(**SIZES)).save_pretrained(tmp_path)
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    load_base(ModelSection(name=str(tmp_path), device="cpu", dtype="float32"))
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_rows_of_similar_length_are_padded_together_and_back() -> None:

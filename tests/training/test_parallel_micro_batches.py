@@ -7,7 +7,7 @@ import torch
 
 from schemas.config import TrainingSection
 from tasks.chat.tokenizers import ChatTokenizer
-from tasks.training.cpu.parallel_micro_batches import ParallelMicroBatches, parallel_micro_batches_for
+from tasks.training.fused.parallel_micro_batches import ParallelMicroBatches, parallel_micro_batches_for
 from tasks.training.loss import label_logprobs
 from tasks.training.optimizer import Optimizer
 from tasks.training.step import take_step

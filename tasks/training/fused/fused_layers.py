@@ -1,4 +1,4 @@
-"""Linear layers, LoRA layers and gated MLPs computed by `products` and `adapted_linears`, for training on a CPU."""
+"""Linear layers, LoRA layers and gated MLPs computed by `products` and `adapted_linears`."""
 
 import threading
 from collections import Counter
@@ -12,8 +12,8 @@ from peft.tuners.lora import Linear as LoraLinear
 from transformers import PreTrainedModel
 
 from tasks.engines.products import Product, by_onednn
-from tasks.training.cpu.adapted_linears import AdaptedLinears, GatedLinear
-from tasks.training.cpu.fused_norms import NORMED, replace_if_equal
+from tasks.training.fused.adapted_linears import AdaptedLinears, GatedLinear
+from tasks.training.fused.fused_norms import NORMED, replace_if_equal
 
 SIDES = ("lora_A", "lora_B")
 

@@ -1,4 +1,4 @@
-"""Root-mean-square norms with their own backward pass, for training on a CPU.
+"""Root-mean-square norms with their own backward pass.
 
 The library's norm stores three float32 copies of its input, and whoever reads its output stores that too. This one
 stores its input and one number per token, and lets readers recompute its output (`NORMED`). The result is the same up
@@ -53,7 +53,9 @@ def fuse_norms(model: torch.nn.Module) -> None:
         eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
         if type(module).__name__.endswith("RMSNorm") and isinstance(eps, float):
             weight: Any = module.weight
-            probe = torch.linspace(-1, 2, 2 * len(weight), dtype=weight.dtype, device=weight.device).view(2, -1)
+            probe = torch.linspace(-1, 2, 2 * len(weight), dtype=weight.dtype, device=weight.device).view(
+                2, -1
+            )
             replace_if_equal(module, _norm_of(module, eps), probe)
 
 

@@ -6,8 +6,8 @@ from itertools import accumulate
 import torch
 from transformers import PreTrainedModel
 
-from tasks.training.cpu.packed_attention import ATTENTION
-from tasks.training.cpu.packed_rows import Packing, group_by_length
+from tasks.training.fused.packed_attention import ATTENTION
+from tasks.training.fused.packed_rows import Packing, group_by_length
 
 # Shorter shared beginnings are not worth an attention of their own.
 SHORTEST_SHARED = 32

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import silu
 
 from tasks.engines.products import add_product, product
-from tasks.training.cpu.fused_norms import Normed, normed
+from tasks.training.fused.fused_norms import Normed, normed
 
 
 class AdaptedLinears(torch.autograd.Function):

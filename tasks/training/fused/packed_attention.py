@@ -6,8 +6,8 @@ import torch
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from tasks.training.cpu.attention import CausalAttention, seen_positions
-from tasks.training.cpu.packed_rows import Packing
+from tasks.training.fused.attention import CausalAttention, seen_positions
+from tasks.training.fused.packed_rows import Packing
 
 ATTENTION = "nlac_packed_attention"
 
