@@ -118,7 +118,6 @@ def test_a_policy_gradient_imitates_uniform_play_until_its_policy_acts(
 
 @pytest.mark.model
 @pytest.mark.usefixtures("real_model")
-@pytest.mark.timeout(600)
 def test_one_sweep_of_backups_ranks_actions_and_shuffled_labels_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +126,7 @@ def test_one_sweep_of_backups_ranks_actions_and_shuffled_labels_do_not(
     given = {
         "environment": {"options": {"cells": 5, "moves": 1, "held_out": 2}},
         "rollout": {"first_episodes": 40},
-        "replay": {"transitions": 80},
+        "replay": {"transitions": 112},
         "critic": {
             "mix": 0.0, "batch_rows": 4, "micro_batch_rows": 4, "learning_rate": 2.0e-3, "warmup_steps": 4
         },
