@@ -129,8 +129,10 @@ def stored_per_token(config: Config, shape: Architecture) -> float:
     dtype = _dtype(config)
     fused = config.model.train == "lora" and config.trainer.shard == "none"
     numbers = (shape.hidden, shape.inner, shape.kv_heads * shape.head_size)
-    whole = sum(each * number for each, number in zip(STORED[dtype], numbers, strict=True))
-    layer = sum(each * number for each, number in zip(FUSED[dtype], numbers, strict=True)) if fused else whole
+    whole, layer = (
+        sum(each * number for each, number in zip(stored[dtype], numbers, strict=True))
+        for stored in (STORED, FUSED if fused else STORED)
+    )
     if config.trainer.gradient_checkpointing:
         return shape.layers * shape.hidden * WIDTH[dtype] + layer + GRADIENTS * whole
     return shape.layers * layer + GRADIENTS * whole

@@ -118,6 +118,7 @@ def test_a_policy_gradient_imitates_uniform_play_until_its_policy_acts(
 
 @pytest.mark.model
 @pytest.mark.usefixtures("real_model")
+@pytest.mark.timeout(600)
 def test_one_sweep_of_backups_ranks_actions_and_shuffled_labels_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

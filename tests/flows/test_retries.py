@@ -37,7 +37,7 @@ def test_an_iteration_runs_a_stage_again_whose_engine_failed_for_a_while_or_whos
     (steer / "tired").write_text("evaluate 4")
     (steer / "killed").write_text("refine")
     run = stack.start("iteration", config=two_gpus(stack, tmp_path), run="tired", iteration=0)
-    assert stack.finish(run)["state_type"] == "COMPLETED"
+    assert stack.finish(run, seconds=600)["state_type"] == "COMPLETED"  # two stages are computed twice
     children = stack.children(run)
 
     def tries(stage: str) -> list[dict[str, Any]]:

@@ -122,7 +122,7 @@ class LocalStack:
         """A flow run."""
         return dict(self.api(f"/flow_runs/{flow_run}"))
 
-    def finish(self, flow_run: str, seconds: float = 600) -> dict[str, Any]:
+    def finish(self, flow_run: str, seconds: float = 300) -> dict[str, Any]:
         """Wait for a flow run's end."""
         wait_until(lambda: self.run(flow_run)["state_type"] in FINAL, seconds, f"the end of {flow_run}")
         return self.run(flow_run)

@@ -53,9 +53,7 @@ def fuse_norms(model: torch.nn.Module) -> None:
         eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
         if type(module).__name__.endswith("RMSNorm") and isinstance(eps, float):
             weight: Any = module.weight
-            probe = torch.linspace(-1, 2, 2 * len(weight), dtype=weight.dtype, device=weight.device).view(
-                2, -1
-            )
+            probe = torch.linspace(-1, 2, 2 * len(weight), device=weight.device).view(2, -1).to(weight.dtype)
             replace_if_equal(module, _norm_of(module, eps), probe)
 
 
