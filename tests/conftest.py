@@ -16,6 +16,7 @@ import pytest
 from schemas.config import Config, EngineSection, ModelSection, ServeSection
 from schemas.load import PROJECT_ROOT, data_root
 from storage.store import Store
+from tasks.engines.dtype import Dtype, choose_dtype
 from tasks.engines.models import resolve_model
 from tasks.engines.protocol import Adapter
 from tasks.imports import allow_imports
@@ -75,6 +76,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return shared_by(nodeid)
 
     return Shared(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def vllm_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What vLLM learns of a model's code, for all engines of a worker: to learn it takes a process that imports all."""
+    os.environ.setdefault("VLLM_CACHE_ROOT", str(tmp_path_factory.mktemp("vllm")))
 
 
 @pytest.fixture(scope="session")
@@ -146,6 +153,12 @@ def real_model() -> Path:
 
 
 @pytest.fixture(scope="session")
+def fast_dtype(real_model: Path) -> Dtype:
+    """The type of weights with which this machine computes that model fastest."""
+    return choose_dtype(ModelSection(name=str(real_model))).dtype
+
+
+@pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory, real_model: Path) -> Path:
     """Two random layers behind the real model's tokenizer."""
     from tests.support.models import make_tiny_llama
@@ -169,12 +182,14 @@ def real_adapter(tmp_path_factory: pytest.TempPathFactory, real_model: Path) -> 
 
 
 @pytest.fixture(scope="session")
-def own_server(tmp_path_factory: pytest.TempPathFactory, real_model: Path) -> Iterator[OwnServer]:
+def own_server(
+    tmp_path_factory: pytest.TempPathFactory, real_model: Path, fast_dtype: Dtype
+) -> Iterator[OwnServer]:
     """One start for all tests that talk to a server."""
     from tasks.engines.vllm.servers import serving
 
     pytest.importorskip("vllm")
     section = EngineSection(backend="openai", max_batch=8, serve=ServeSection(sleep=True))
-    model, cache_dir = ModelSection(name=str(real_model), dtype="bfloat16"), tmp_path_factory.mktemp("served")
+    model, cache_dir = ModelSection(name=str(real_model), dtype=fast_dtype), tmp_path_factory.mktemp("served")
     with serving([section], model, cache_dir):
         yield OwnServer(section, model, cache_dir)

@@ -24,6 +24,7 @@ from schemas.load import load_config
 from storage.store import Store
 from tasks.environments.frozen_lake.word_model import make_word_model
 from tasks.pipeline.iterations import run_stages
+from tests.support.processor import computes_long
 
 HALF = 12  # of the proof's 18 iterations
 FIRST = 2  # of the chain's 8
@@ -38,6 +39,7 @@ def half_checks(measured: list[Measured]) -> list[Check]:
 
 
 @pytest.mark.long
+@computes_long
 @pytest.mark.timeout(2400)
 def test_half_a_run_learns_what_shuffled_labels_do_not_teach(tmp_path: Path) -> None:
     jobs = [

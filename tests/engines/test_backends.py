@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import psutil
 import pytest
 
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import Message, RequestError
 from tasks.chat.tokenizers import load_chat_tokenizer
 from tasks.engines.backends import build_engine, declared_capabilities
-from tasks.engines.protocol import Adapter, Completion, Engine, Request, Sampling, ScoreRequest
+from tasks.engines.dtype import Dtype
+from tasks.engines.protocol import Adapter, Completion, Engine, EngineDied, Request, Sampling, ScoreRequest
 from tests.support.own_server import OwnServer
 
 QUESTION = (Message(role="system", content="Be brief."), Message(role="user", content="Name a number."))
@@ -49,7 +51,7 @@ class Backend:
 def section_of(name: str) -> EngineSection:
     if name == "scripted":
         return EngineSection(backend="scripted", rules="tests.support.chatter_rules:chatter")
-    backend: Literal["vllm", "transformers"] = "vllm" if name.startswith("vllm") else "transformers"
+    backend: Literal["vllm", "transformers"] = "vllm" if name == "vllm" else "transformers"
     return EngineSection(
         backend=backend,
         max_batch=8,
@@ -68,7 +70,6 @@ def section_of(name: str) -> EngineSection:
         "tiny-deterministic",
         pytest.param("real", marks=[pytest.mark.model, pytest.mark.long]),
         pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.long]),
-        pytest.param("vllm-merged", marks=[pytest.mark.vllm, pytest.mark.long]),
         pytest.param("served", marks=pytest.mark.vllm),
         pytest.param("openai", marks=pytest.mark.vllm),
     ]
@@ -86,13 +87,14 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
                 backend="openai", base_url=url, model="base", api_key_env="TEST_KEY", options=options
             )
         return Backend(section, server.model, [request.getfixturevalue("real_adapter")], server.cache_dir)
-    if name.startswith("vllm"):
+    if name == "vllm":
         pytest.importorskip("vllm")
-    if name == "real" or name.startswith("vllm"):
+    if name in ("real", "vllm"):
         folder, adapters = request.getfixturevalue("real_model"), [request.getfixturevalue("real_adapter")]
     else:
         folder, adapters = request.getfixturevalue("tiny_model"), request.getfixturevalue("tiny_adapters")
-    return Backend(section_of(name), ModelSection(name=str(folder), dtype="bfloat16"), adapters, tmp_path)
+    dtype: Dtype = request.getfixturevalue("fast_dtype")
+    return Backend(section_of(name), ModelSection(name=str(folder), dtype=dtype), adapters, tmp_path)
 
 
 def ask(max_tokens: int = 12, seed: int = 0, **fields: object) -> Request:
@@ -117,6 +119,9 @@ def test_a_backend_behaves_as_the_protocol_says(backend: Backend) -> None:
         await the_most_likely_tokens_come_with_the_scores(engine, backend)
         await one_error_leaves_other_requests_alone(engine, backend.section)
         await cancellations_leave_other_requests_alone(engine, backend.section)
+        if backend.section.backend == "vllm":
+            await many_scores_beside_generation_are_those_of_one_alone(engine, backend.adapters[0])
+            await a_killed_engine_fails_the_stage_not_one_row_after_the_other(engine)
 
     backend.run(checks)
 
@@ -270,6 +275,35 @@ async def cancellations_leave_other_requests_alone(engine: Engine, section: Engi
     results = await asyncio.gather(*endless, return_exceptions=True)
     assert not any(isinstance(result, Exception) for result in results)  # cancelled, or at its end before
     assert (await engine.generate(ask(seed=1))).completion_tokens > 0
+
+
+async def many_scores_beside_generation_are_those_of_one_alone(engine: Engine, adapter: Adapter) -> None:
+    def messages(number: int) -> tuple[Message, ...]:
+        return (
+            Message(role="user", content=f"Guess a number. {'It is small. ' * (number % 7)}Turn {number}"),
+        )
+
+    requests = [
+        ScoreRequest(messages(n), ("Future:", f" found after {n} turns"), (None, adapter)[n % 2])
+        for n in range(12)
+    ]
+    writing = [engine.generate(Request(messages(n), Sampling(max_tokens=24, seed=n))) for n in range(12)]
+    scoring = [engine.score(request) for request in requests]
+    together, _ = await asyncio.gather(asyncio.gather(*scoring), asyncio.gather(*writing))
+    for request, scores in zip(requests[:4], together, strict=False):
+        alone = await engine.score(request)
+        for one, other in zip(alone.segments, scores.segments, strict=True):
+            assert one == pytest.approx(other, abs=0.3)  # bfloat16, in another batch
+
+
+async def a_killed_engine_fails_the_stage_not_one_row_after_the_other(engine: Engine) -> None:
+    cores = [p for p in psutil.Process().children(recursive=True) if "EngineCore" in " ".join(p.cmdline())]
+    asked = asyncio.create_task(engine.generate(ask(max_tokens=1500, regex="[0-9]{400}")))
+    await engine.generate(ask(max_tokens=1))  # came later, so the endless one is under way
+    for core in cores:
+        core.kill()
+    with pytest.raises(EngineDied, match="Run the stage again"):
+        await asked
 
 
 @pytest.mark.slow

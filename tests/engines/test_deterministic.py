@@ -8,6 +8,7 @@ import pytest
 from schemas.config import EngineSection, ModelSection
 from tasks.chat.messages import Message
 from tasks.engines.backends import build_engine
+from tasks.engines.dtype import Dtype
 from tasks.engines.protocol import Adapter, Completion, Engine, Request, Sampling, ScoreRequest, Scores
 
 FIRST = (Message(role="user", content="What is the secret number?"),)
@@ -60,11 +61,11 @@ def test_a_result_does_not_depend_on_other_requests_to_the_last_bit(
 @pytest.mark.long
 @pytest.mark.model
 def test_a_result_of_the_real_model_does_not_depend_on_other_requests(
-    real_model: Path, tmp_path: Path
+    real_model: Path, fast_dtype: Dtype, tmp_path: Path
 ) -> None:
     async def check() -> None:
         section = EngineSection(deterministic=True, max_batch=8)
-        engine = build_engine(section, ModelSection(name=str(real_model), dtype="bfloat16"), tmp_path)
+        engine = build_engine(section, ModelSection(name=str(real_model), dtype=fast_dtype), tmp_path)
         alone, crowded = await alone_and_crowded(engine, Request(FIRST, Sampling(max_tokens=12, seed=1)))
         assert alone == crowded
         one, other = await scored_alone_and_crowded(engine, ScoreRequest(FIRST, ("I think ", "it is seven")))

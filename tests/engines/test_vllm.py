@@ -1,6 +1,7 @@
 """vLLM's processes end with their owner, also when it is killed; and it serves full checkpoints."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -15,9 +16,10 @@ from schemas.config import EngineSection, ModelSection, ServeSection
 from tasks.chat.messages import Message
 from tasks.chat.tokenizers import ChatTokenizer, load_chat_tokenizer
 from tasks.engines.backends import build_engine
-from tasks.engines.protocol import Adapter, Engine, EngineDied, Request, Sampling, ScoreRequest
+from tasks.engines.protocol import Adapter, ScoreRequest
 from tasks.engines.reaper import watch
 from tasks.engines.vllm.servers import serving
+from tests.support.models import random_adapter
 from tests.support.processes import all_end
 
 OWNER = """
@@ -52,11 +54,12 @@ def test_a_killed_owner_leaves_no_process_behind(real_model: Path, tmp_path: Pat
     pytest.importorskip("vllm")
     script = tmp_path / "owner.py"
     script.write_text(OWNER)
+    environment = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "VLLM_CACHE_ROOT")}
     owner = subprocess.Popen(
         [sys.executable, str(script), str(real_model), str(tmp_path)],
         stdout=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        env={**environment, "PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )
     assert owner.stdout is not None
     assert any(line.strip() == "up" for line in owner.stdout)
@@ -102,14 +105,19 @@ def cores() -> list[int]:
 
 @pytest.mark.long
 @pytest.mark.vllm
-@pytest.mark.parametrize("way", ["in process", "served"])
-def test_versions_of_full_weights_play_in_turn_each_with_its_own_and_none_beside_another(
+@pytest.mark.parametrize("way", ["in process", "served", "merged"])
+def test_versions_of_whole_weights_play_in_turn_each_with_its_own_and_none_beside_another(
     real_model: Path, tmp_path: Path, way: str
 ) -> None:
     pytest.importorskip("vllm")
+    """Versions of all weights; merged, an adapter's weights are as whole."""
     model, version = full_weights(tmp_path, real_model)
     serve = ServeSection() if way == "served" else None
     section = EngineSection(backend="openai" if serve else "vllm", max_batch=2, serve=serve)
+    if way == "merged":
+        version = random_adapter(Path(model.name), tmp_path / "adapter", seed=0, scale=0.3)
+        model = model.model_copy(update={"train": "lora"})
+        section = section.model_copy(update={"merge_adapters": True})
     asked = [
         ScoreRequest((Message(role="user", content="Name a number."),), ("Seven is one.",), adapter)
         for adapter in (version, None)
@@ -121,7 +129,7 @@ def test_versions_of_full_weights_play_in_turn_each_with_its_own_and_none_beside
             first = await engine.score(asked[0])
             before = cores()
             second = await engine.score(asked[1])
-            if way == "in process":
+            if serve is None:
                 assert len(before) == len(cores()) == 1 and before != cores()
             return [list(scores.segments[0]) for scores in (first, second)]
         finally:
@@ -133,58 +141,3 @@ def test_versions_of_full_weights_play_in_turn_each_with_its_own_and_none_beside
     for scores, weights, request in ((trained, version.path, asked[0]), (own, Path(model.name), asked[1])):
         assert scores == pytest.approx(by_hand(weights, chat, request), abs=1e-3)
     assert trained != pytest.approx(own, abs=0.1)
-
-
-async def dies_as_an_engine(engine: Engine) -> None:
-    """Its process killed, it fails the stage, not one row after the other."""
-    cores = [p for p in psutil.Process().children(recursive=True) if "EngineCore" in " ".join(p.cmdline())]
-    question = (Message(role="user", content="Name a number."),)
-    endless = Request(question, Sampling(max_tokens=1500), regex="[0-9]{400}")
-    asked = asyncio.create_task(engine.generate(endless))
-    await engine.generate(
-        Request(question, Sampling(max_tokens=1))
-    )  # came later, so the endless one is under way
-    for core in cores:
-        core.kill()
-    with pytest.raises(EngineDied, match="Run the stage again"):
-        await asked
-
-
-@pytest.mark.long
-@pytest.mark.vllm
-def test_many_scores_at_once_beside_generation_are_those_of_one_alone(
-    real_model: Path, real_adapter: Adapter, tmp_path: Path
-) -> None:
-    pytest.importorskip("vllm")
-
-    def messages(number: int) -> tuple[Message, ...]:
-        return (
-            Message(role="user", content=f"Guess a number. {'It is small. ' * (number % 7)}Turn {number}"),
-        )
-
-    async def both() -> None:
-        engine = build_engine(
-            EngineSection(backend="vllm", max_batch=8),
-            ModelSection(name=str(real_model), dtype="bfloat16", device="cpu"),
-            tmp_path,
-        )
-        try:
-            requests = [
-                ScoreRequest(messages(n), ("Future:", f" found after {n} turns"), (None, real_adapter)[n % 2])
-                for n in range(12)
-            ]
-            writing = [
-                engine.generate(Request(messages(n), Sampling(max_tokens=24, seed=n))) for n in range(12)
-            ]
-            together, _ = await asyncio.gather(
-                asyncio.gather(*(engine.score(r) for r in requests)), asyncio.gather(*writing)
-            )
-            for request, scores in zip(requests[:4], together, strict=False):
-                alone = await engine.score(request)
-                for one, other in zip(alone.segments, scores.segments, strict=True):
-                    assert one == pytest.approx(other, abs=0.3)  # bfloat16, in another batch
-            await dies_as_an_engine(engine)
-        finally:
-            await engine.close()
-
-    asyncio.run(both())

@@ -16,7 +16,9 @@ from tests.support.planted import KEY
 from tests.support.stack import CONFIG, LocalStack
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(
+    scope="package"
+)  # this folder is one: a stack that nobody needs any more takes a fifth of a core
 def stack(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Iterator[LocalStack]:
     base = tmp_path_factory.mktemp("stack")
     for folder in ("home", "steer", "stands"):

@@ -67,7 +67,13 @@ def test_hosts_that_share_postgres_and_a_bucket_alone_share_stages_and_one_that_
         "context_length": 4096,
         "lora": {"r": 2, "alpha": 4},
     }
-    told = {**CONFIG, "run": "trial", "model": model, "engines": RULES}
+    told = {
+        **CONFIG,
+        "run": "trial",
+        "algorithm": "self_distillation",
+        "model": model,
+        "engines": RULES,
+    }
     plain.write_text(yaml.safe_dump(told))
     config.write_text(yaml.safe_dump({**told, "pools": {"shared_gpu": False, "shards": 2}}))
     variables = environment(steer)
@@ -88,18 +94,18 @@ def test_hosts_that_share_postgres_and_a_bucket_alone_share_stages_and_one_that_
         for joining in [host.nlac("up", *asked, "--join", f"http://{FIRST}:4217") for host in (one, two)]:
             done(joining)
 
-        (steer / "wait").write_text("bootstrap")
+        (steer / "wait").write_text("evaluate")
         iteration = server.nlac("iterate", "--config", str(config))
-        wait_until(lambda: len(list(steer.glob("bootstrap@*"))) == 2, 180, "both hosts at work on one stage")
+        wait_until(lambda: len(list(steer.glob("evaluate@*"))) == 2, 180, "both hosts at work on one stage")
         one.kill()
         (steer / "wait").unlink()
         done(iteration)
 
         ends = dict(database.sql(OTHER_ENDS, "prefect"))
-        assert len(ends) == 1 and re.fullmatch(r"bellman-targets-trial-0-[12]of2 Crashed", *ends), ends
+        assert len(ends) == 1 and re.fullmatch(r"critique-trial-0-[12]of2 Crashed", *ends), ends
         assert str(*ends.values()).startswith("its host is gone")
-        assert database.sql(SHARDS, "prefect") == [(13,)], "two of each of six stages, and the lost one again"
-        assert database.sql(TRACKED, "mlflow") == [(10,)], "eight stages, the iteration and the training run"
+        assert database.sql(SHARDS, "prefect") == [(9,)], "two of each of four stages, and the lost one again"
+        assert database.sql(TRACKED, "mlflow") == [(8,)], "six stages, the iteration and the training run"
         ours = (PASSWORD, "pa%40ss%2Fplanted", variables[STACK_SECRET].partition(":")[2], SECRET)
         assert not [key for key, one in bucket.objects.items() if leaks(one.content, *ours)]
         private = [Path(f"/proc/{host.init.pid}/root{host.private}") for host in (two, server)]

@@ -225,9 +225,14 @@ def test_a_misspelled_parameter_is_refused_by_the_plain_command(stack: LocalStac
 
 @pytest.mark.long
 def test_training_chains_iterations_and_goes_on_from_finished_ones(stack: LocalStack) -> None:
-    run = stack.start("training", config=str(stack.config), run="chained", iterations=1)
+    chain = {
+        "config": str(stack.config),
+        "run": "chained",
+        "algorithm": "rft",
+    }  # three stages, one of training
+    run = stack.start("training", iterations=1, **chain)
     assert stack.finish(run)["state_type"] == "COMPLETED"
-    again = stack.start("training", config=str(stack.config), run="chained", iterations=2)
+    again = stack.start("training", iterations=2, **chain)
     assert stack.finish(again)["state_type"] == "COMPLETED"
     assert [child["name"] for child in stack.children(again)] == ["iteration-chained-1"]
     for iteration in (0, 1):

@@ -13,8 +13,9 @@ pytestmark = pytest.mark.server
 
 @pytest.mark.long
 def test_a_run_goes_on_after_prefects_database_is_lost(stack: LocalStack, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    options = ["--data", str(data), "--config", str(stack.config), "--run", "kept"]
+    data, file = tmp_path / "data", tmp_path / "trial.yaml"
+    file.write_text(f"{stack.config.read_text()}\nalgorithm: rft\n")  # few stages
+    options = ["--data", str(data), "--config", str(file), "--run", "kept"]
 
     def how(said: str) -> dict[str, str]:
         table = [line.split() for line in said.split("Iteration 0 of run 'kept'")[1].splitlines()]
@@ -31,7 +32,7 @@ def test_a_run_goes_on_after_prefects_database_is_lost(stack: LocalStack, tmp_pa
 def test_a_forced_iteration_computes_all_again_and_its_retry_only_what_is_left(
     stack: LocalStack, steer: Path
 ) -> None:
-    ask = {"config": str(stack.config), "run": "forced", "iteration": 0}
+    ask = {"config": str(stack.config), "run": "forced", "iteration": 0, "algorithm": "self_distillation"}
     assert stack.finish(stack.start("iteration", **ask))["state_type"] == "COMPLETED"
 
     def attempts() -> dict[str, int]:

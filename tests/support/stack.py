@@ -123,8 +123,9 @@ class LocalStack:
         return dict(self.api(f"/flow_runs/{flow_run}"))
 
     def finish(self, flow_run: str, seconds: float = 300) -> dict[str, Any]:
-        """Wait for a flow run's end."""
-        wait_until(lambda: self.run(flow_run)["state_type"] in FINAL, seconds, f"the end of {flow_run}")
+        """Wait for a flow run's end. Each look takes the server some hundredths of a second."""
+        ended = f"the end of {flow_run}"
+        wait_until(lambda: self.run(flow_run)["state_type"] in FINAL, seconds, ended, every=1.0)
         return self.run(flow_run)
 
     def retry(self, flow_run: str, seconds: float = 180) -> dict[str, Any]:
@@ -136,7 +137,8 @@ class LocalStack:
         process = int(self.run(flow_run)["infrastructure_pid"].split(":")[-1])
         wait_until(lambda: not psutil.pid_exists(process), 60, f"the end of process {process}")
         self.prefect("flow-run", "retry", flow_run)
-        wait_until(lambda: self.run(flow_run)["run_count"] == 2, seconds, f"the second attempt of {flow_run}")
+        second = f"the second attempt of {flow_run}"
+        wait_until(lambda: self.run(flow_run)["run_count"] == 2, seconds, second, every=1.0)
         return self.finish(flow_run)
 
     def children(self, flow_run: str) -> list[dict[str, Any]]:
