@@ -17,6 +17,7 @@ from tasks.environments.frozen_lake.text import ACTIONS
 from tasks.environments.frozen_lake.word_model import make_word_model
 from tasks.pipeline.checks import check_config
 from tests.support.iterations import Iterate
+from tests.support.processor import computes_long
 
 SMALL: dict[str, Any] = {
     "environment": {"options": {"size": 3, "maps": 2, "max_holes": 2}},
@@ -55,7 +56,7 @@ async def success(store: Store, config: Config, iteration: int) -> list[float]:
     [
         ("grpo", GROUPS, 6),
         ("ppo", SMALL_STEPS, 6),
-        pytest.param("sac", OFTEN, 8, marks=pytest.mark.long),
+        pytest.param("sac", OFTEN, 8, marks=[pytest.mark.long, computes_long]),
     ],
 )
 def test_a_small_frozen_lake_is_solved(

@@ -38,6 +38,7 @@ from storage.store import Store
 from tasks.algorithms import algorithm_of
 from tasks.environments import make_environment
 from tasks.pipeline.ceiling import ceiling_config
+from tests.support.processor import computes_long
 
 SMALL_SEED = 2  # its six held-out lines have 60 pairs of actions
 
@@ -117,6 +118,7 @@ def test_a_policy_gradient_imitates_uniform_play_until_its_policy_acts(
 
 
 @pytest.mark.model
+@computes_long
 @pytest.mark.usefixtures("real_model")
 @pytest.mark.timeout(600)
 def test_one_sweep_of_backups_ranks_actions_and_shuffled_labels_do_not(
