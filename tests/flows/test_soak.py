@@ -45,6 +45,7 @@ def test_six_kills_of_stages_model_servers_and_their_supervisors_lose_nothing(tm
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_a_kill_of_each_process_that_only_a_stack_has_loses_nothing(tmp_path: Path) -> None:
     kinds = ("worker", "server", "supervisor")
     kills = soak(tmp_path, len(kinds), *(option for kind in kinds for option in ("--victims", kind))).kills
