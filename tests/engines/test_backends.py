@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import psutil
 import pytest
 
 from schemas.config import EngineSection, ModelSection
@@ -19,6 +18,7 @@ from tasks.engines.backends import build_engine, declared_capabilities
 from tasks.engines.dtype import Dtype
 from tasks.engines.protocol import Adapter, Completion, Engine, EngineDied, Request, Sampling, ScoreRequest
 from tests.support.own_server import OwnServer
+from tests.support.processes import engine_cores
 
 QUESTION = (Message(role="system", content="Be brief."), Message(role="user", content="Name a number."))
 
@@ -297,10 +297,9 @@ async def many_scores_beside_generation_are_those_of_one_alone(engine: Engine, a
 
 
 async def a_killed_engine_fails_the_stage_not_one_row_after_the_other(engine: Engine) -> None:
-    cores = [p for p in psutil.Process().children(recursive=True) if "EngineCore" in " ".join(p.cmdline())]
     asked = asyncio.create_task(engine.generate(ask(max_tokens=1500, regex="[0-9]{400}")))
     await engine.generate(ask(max_tokens=1))  # came later, so the endless one is under way
-    for core in cores:
+    for core in engine_cores():
         core.kill()
     with pytest.raises(EngineDied, match="Run the stage again"):
         await asked

@@ -1,4 +1,4 @@
-"""vLLM's processes end with their owner, also when it is killed; and it serves full checkpoints."""
+"""vLLM's processes end with their owner, also when it is killed; and it serves full and merged weights in turn."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from tasks.engines.protocol import Adapter, ScoreRequest
 from tasks.engines.reaper import watch
 from tasks.engines.vllm.servers import serving
 from tests.support.models import random_adapter
-from tests.support.processes import all_end
+from tests.support.processes import all_end, engine_cores
 
 OWNER = """
 import asyncio, sys
@@ -97,12 +97,6 @@ def by_hand(weights: Path, chat: ChatTokenizer, request: ScoreRequest) -> list[f
     return [logprobs[len(prompt) - 1 + i, token].item() for i, token in enumerate(segment)]
 
 
-def cores() -> list[int]:
-    """vLLM's engines that hold weights."""
-    below = psutil.Process().children(recursive=True)
-    return [p.pid for p in below if "EngineCore" in " ".join(p.cmdline())]
-
-
 @pytest.mark.long
 @pytest.mark.vllm
 @pytest.mark.parametrize("way", ["in process", "served", "merged"])
@@ -127,10 +121,10 @@ def test_versions_of_whole_weights_play_in_turn_each_with_its_own_and_none_besid
         engine = build_engine(section, model, tmp_path)
         try:
             first = await engine.score(asked[0])
-            before = cores()
+            before = engine_cores()
             second = await engine.score(asked[1])
             if serve is None:
-                assert len(before) == len(cores()) == 1 and before != cores()
+                assert len(before) == len(engine_cores()) == 1 and before != engine_cores()
             return [list(scores.segments[0]) for scores in (first, second)]
         finally:
             await engine.close()

@@ -16,10 +16,9 @@ from tests.support.planted import KEY
 from tests.support.stack import CONFIG, LocalStack
 
 
-@pytest.fixture(
-    scope="package"
-)  # this folder is one: a stack that nobody needs any more takes a fifth of a core
+@pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Iterator[LocalStack]:
+    """It ends with the tests of this folder, which is a package: an idle stack takes a share of a core."""
     base = tmp_path_factory.mktemp("stack")
     for folder in ("home", "steer", "stands"):
         (base / folder).mkdir()

@@ -67,13 +67,7 @@ def test_hosts_that_share_postgres_and_a_bucket_alone_share_stages_and_one_that_
         "context_length": 4096,
         "lora": {"r": 2, "alpha": 4},
     }
-    told = {
-        **CONFIG,
-        "run": "trial",
-        "algorithm": "self_distillation",
-        "model": model,
-        "engines": RULES,
-    }
+    told = {**CONFIG, "run": "trial", "model": model, "engines": RULES, "algorithm": "self_distillation"}
     plain.write_text(yaml.safe_dump(told))
     config.write_text(yaml.safe_dump({**told, "pools": {"shared_gpu": False, "shards": 2}}))
     variables = environment(steer)

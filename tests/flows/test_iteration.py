@@ -225,11 +225,8 @@ def test_a_misspelled_parameter_is_refused_by_the_plain_command(stack: LocalStac
 
 @pytest.mark.long
 def test_training_chains_iterations_and_goes_on_from_finished_ones(stack: LocalStack) -> None:
-    chain = {
-        "config": str(stack.config),
-        "run": "chained",
-        "algorithm": "rft",
-    }  # three stages, one of training
+    # Three stages, one of training.
+    chain = {"config": str(stack.config), "run": "chained", "algorithm": "rft"}
     run = stack.start("training", iterations=1, **chain)
     assert stack.finish(run)["state_type"] == "COMPLETED"
     again = stack.start("training", iterations=2, **chain)

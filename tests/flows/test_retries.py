@@ -36,8 +36,8 @@ def test_an_iteration_runs_a_stage_again_whose_engine_failed_for_a_while_or_whos
 ) -> None:
     (steer / "tired").write_text("evaluate 4")
     (steer / "killed").write_text("refine")
-    ask = {"config": two_gpus(stack, tmp_path), "run": "tired", "iteration": 0}
-    run = stack.start("iteration", algorithm="self_distillation", **ask)
+    config = two_gpus(stack, tmp_path)
+    run = stack.start("iteration", config=config, run="tired", iteration=0, algorithm="self_distillation")
     assert stack.finish(run, seconds=600)["state_type"] == "COMPLETED"  # two stages are computed twice
     children = stack.children(run)
 

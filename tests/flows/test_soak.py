@@ -17,16 +17,16 @@ from schemas.load import PROJECT_ROOT
 def soak(folder: Path, kills: int, *options: str) -> Result:
     """The result of a few kills in a run over a stand-in for vLLM."""
     results = folder / "results"
-    few = (
-        "--kills",
-        str(kills),
+    few = [
         "--seed",
         "2",
         "--at-once",
         ".5",
         "--algorithm",
         "rft",
-    )  # within one iteration
+        "--kills",
+        str(kills),
+    ]  # within one iteration
     command = [sys.executable, "-m", "benchmarks.reliability.soak", "run", "served", *few, *options]
     done = subprocess.run(
         [*command, "--work", str(folder), "--results", str(results)],

@@ -1,4 +1,4 @@
-"""Whether processes have ended."""
+"""Processes of tests: whether they have ended, and which are vLLM's."""
 
 from collections.abc import Iterable
 
@@ -19,3 +19,9 @@ def _runs(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def engine_cores() -> list[psutil.Process]:
+    """vLLM's engines that hold weights, below this process."""
+    below = psutil.Process().children(recursive=True)
+    return [process for process in below if "EngineCore" in " ".join(process.cmdline())]
