@@ -218,7 +218,6 @@ def down(root: Path) -> bool:
         StackError: the stack is another host's.
     """
     _refuse_another_hosts(root)
-    keep_up(root)  # the next one is another
     stack = read_stack(root)
     if stack is None:
         left = marked_processes(root)  # by a supervisor that was killed

@@ -22,13 +22,15 @@ SUPERVISES = """
 import signal, sys
 from pathlib import Path
 from filelock import FileLock
-from flows.stack.record import Stack, write_stack
+from flows.stack.record import TEMPORARY, Stack, write_stack
 import os
 root = Path(sys.argv[1])
 with FileLock(root / ".stack" / "lock"):
+    signal.signal(signal.SIGTERM, lambda *_: None)
     write_stack(root, Stack(pid=os.getpid(), port=9, data=str(root), state="ready"))
     print("up", flush=True)
     signal.pause()
+    print("without workers" if (root / ".stack" / TEMPORARY).exists() else "whole")
 """
 
 
@@ -69,8 +71,8 @@ def test_a_stack_that_one_iteration_started_is_stopped_by_the_last_that_uses_it(
     with used_stack(tmp_path, None, said.append) as (_, own):
         assert not own
     assert down(tmp_path) and read_stack(tmp_path) is None
-    for process in started:
-        process.communicate()
+    ended = [process.communicate()[0] for process in started]
+    assert ended == [b"without workers\n", b"whole\n"], "no stack that is being stopped starts its workers"
 
 
 def test_a_temporary_stack_is_its_server_alone_until_it_is_kept(
