@@ -19,6 +19,8 @@ ifndef WORKERS
 WORKERS := 2
 test: WORKERS := 3
 endif
+# Compiled tests and modules are kept: five workers and hundreds of processes load them.
+unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = -n $(WORKERS) --dist loadscope
 # With exit code 5 pytest says that it found no test at all, which is never what was meant.
 PYTEST := pytest() { $(BIN)/python -m pytest "$$@" || { code=$$?; \

@@ -6,12 +6,13 @@ import re
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # work this small only loses time to a second thread
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from schemas.config import Config, EngineSection, ModelSection, ServeSection
 from schemas.load import PROJECT_ROOT, data_root
@@ -20,6 +21,7 @@ from tasks.engines.dtype import Dtype, choose_dtype
 from tasks.engines.models import resolve_model
 from tasks.engines.protocol import Adapter
 from tasks.imports import allow_imports
+from tasks.lean_imports import without
 from tasks.pipeline.iterations import run_iteration
 from tasks.pipeline.runner import StageResult
 from tests.support.iterations import Finished, Iterate, small_config
@@ -34,6 +36,8 @@ SHARED = {
     "vllm": r"vllm|served|openai\]",
     "model": r"^tests/export/test_export_and_play",
     "wheel": r"^tests/test_wheel",
+    "demonstrations": r"^tests/datasets/test_line_walk",
+    "verifiers": r"^tests/environments/test_(reasoning_gym|math)",
 }
 """What tests share, and the names of those that share it: they run in one worker, one after the other."""
 
@@ -45,6 +49,13 @@ ITERATES = {"iterate", "finished"}
 def shared_by(nodeid: str) -> str:
     """What a test shares with others; its own name where that is nothing."""
     return next((what for what, names in SHARED.items() if re.search(names, nodeid)), nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules of tests import transformers as stages do: scikit-learn takes a worker five seconds."""
+    with without("sklearn"):
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
@@ -85,10 +96,19 @@ def vllm_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what all workers of a test run share: with pytest-xdist that above their own."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(shared: Path) -> Path:
     """Two random layers, and a tokenizer that knows the words of the prompts: a prompt is a quarter as long."""
     texts = [path.read_text(encoding="utf-8") for path in sorted((PROJECT_ROOT / "prompts").glob("*.j2"))]
-    return make_tiny_checkpoint(tmp_path_factory.mktemp("tiny"), texts)
+    with FileLock(shared / "tiny.lock"):
+        folder = shared / "tiny"
+        return folder if folder.exists() else make_tiny_checkpoint(folder, texts)
 
 
 @pytest.fixture(scope="session")
@@ -141,9 +161,9 @@ def iterate(store: Store) -> Iterate:
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(shared: Path) -> Finished:
     """Copies of finished iterations, each computed once."""
-    return Finished(tmp_path_factory.mktemp("finished"))
+    return Finished(shared / "finished")
 
 
 @pytest.fixture(scope="session")

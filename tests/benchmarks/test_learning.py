@@ -63,6 +63,7 @@ def test_the_outcome_travels_one_step_back_in_each_of_the_first_iterations(tmp_p
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@computes_long
 def test_the_outcome_travels_one_step_back_an_iteration(tmp_path: Path) -> None:
     shown = run_chain(tmp_path)
     assert shown.iterations == [1, 2, 3, 4, 5, 6, 7, 8]

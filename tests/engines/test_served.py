@@ -23,6 +23,7 @@ from tasks.engines.vllm.server_records import Server, read_server, server_dir
 from tasks.engines.vllm.servers import put_to_sleep, serving
 from tests.support.own_server import OwnServer
 from tests.support.processes import all_end
+from tests.support.processor import computes_long
 
 pytestmark = pytest.mark.vllm
 
@@ -181,6 +182,7 @@ def test_a_server_that_does_not_start_says_why(own_server: OwnServer) -> None:
 
 
 @pytest.mark.long
+@computes_long
 def test_every_replica_of_a_data_parallel_server_has_the_adapter_and_sleeps(
     own_server: OwnServer, real_adapter: Adapter, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from tasks.engines.reaper import watch
 from tasks.engines.vllm.servers import serving
 from tests.support.models import random_adapter
 from tests.support.processes import all_end, engine_cores
+from tests.support.processor import computes_long
 
 OWNER = """
 import asyncio, sys
@@ -99,7 +100,10 @@ def by_hand(weights: Path, chat: ChatTokenizer, request: ScoreRequest) -> list[f
 
 @pytest.mark.long
 @pytest.mark.vllm
-@pytest.mark.parametrize("way", ["in process", "served", "merged"])
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param("in process", marks=computes_long), "served", pytest.param("merged", marks=computes_long)],
+)
 def test_versions_of_whole_weights_play_in_turn_each_with_its_own_and_none_beside_another(
     real_model: Path, tmp_path: Path, way: str
 ) -> None:

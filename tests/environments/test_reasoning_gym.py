@@ -53,6 +53,7 @@ def test_an_answer_that_the_scorer_can_not_read_is_an_invalid_action() -> None:
     assert "can't be read (ValueError" in step.observation
 
 
+@pytest.mark.usefixtures("few_questions")
 def test_a_scorer_that_takes_anything_for_right_is_a_fault() -> None:
     faults = faults_of(ReasoningGym("game_of_life_halting"))
     assert any("takes 'no answer' for a success" in fault for fault in faults)
@@ -74,6 +75,13 @@ def test_a_seed_makes_a_question_and_the_configuration_shapes_it() -> None:
     assert all(text.count("+") + text.count(" - ") == 1 for text in first)
 
 
+@pytest.fixture
+def few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each split, where a fault of one is as good as of fifty: each takes four processes."""
+    monkeypatch.setattr("tasks.environments.reasoning_gym.CHECKED", 12)
+
+
+@pytest.mark.usefixtures("few_questions")
 @pytest.mark.parametrize("task", ["gcd", "chain_sum", "n_queens", "propositional_logic", "caesar_cipher"])
 def test_it_validates_without_a_model(task: str) -> None:
     # Questions that no two splits share: few queens removed, many digits.

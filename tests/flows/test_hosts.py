@@ -67,7 +67,7 @@ def test_hosts_that_share_postgres_and_a_bucket_alone_share_stages_and_one_that_
         "context_length": 4096,
         "lora": {"r": 2, "alpha": 4},
     }
-    told = {**CONFIG, "run": "trial", "model": model, "engines": RULES, "algorithm": "self_distillation"}
+    told = {**CONFIG, "run": "trial", "model": model, "engines": RULES, "algorithm": "rft"}
     plain.write_text(yaml.safe_dump(told))
     config.write_text(yaml.safe_dump({**told, "pools": {"shared_gpu": False, "shards": 2}}))
     variables = environment(steer)
@@ -88,18 +88,18 @@ def test_hosts_that_share_postgres_and_a_bucket_alone_share_stages_and_one_that_
         for joining in [host.nlac("up", *asked, "--join", f"http://{FIRST}:4217") for host in (one, two)]:
             done(joining)
 
-        (steer / "wait").write_text("evaluate")
+        (steer / "wait").write_text("policy")
         iteration = server.nlac("iterate", "--config", str(config))
-        wait_until(lambda: len(list(steer.glob("evaluate@*"))) == 2, 180, "both hosts at work on one stage")
+        wait_until(lambda: len(list(steer.glob("policy@*"))) == 2, 180, "both hosts at work on one stage")
         one.kill()
         (steer / "wait").unlink()
         done(iteration)
 
         ends = dict(database.sql(OTHER_ENDS, "prefect"))
-        assert len(ends) == 1 and re.fullmatch(r"critique-trial-0-[12]of2 Crashed", *ends), ends
+        assert len(ends) == 1 and re.fullmatch(r"rollout-trial-0-[12]of2 Crashed", *ends), ends
         assert str(*ends.values()).startswith("its host is gone")
-        assert database.sql(SHARDS, "prefect") == [(9,)], "two of each of four stages, and the lost one again"
-        assert database.sql(TRACKED, "mlflow") == [(8,)], "six stages, the iteration and the training run"
+        assert database.sql(SHARDS, "prefect") == [(5,)], "two of each of two stages, and the lost one again"
+        assert database.sql(TRACKED, "mlflow") == [(5,)], "three stages, the iteration and the training run"
         ours = (PASSWORD, "pa%40ss%2Fplanted", variables[STACK_SECRET].partition(":")[2], SECRET)
         assert not [key for key, one in bucket.objects.items() if leaks(one.content, *ours)]
         private = [Path(f"/proc/{host.init.pid}/root{host.private}") for host in (two, server)]

@@ -1,6 +1,7 @@
 """`nlac iterate` (`make iteration`) interrupted by the user. test_iteration.py has its end when a stage fails."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,11 +21,12 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.server
 
 
-def test_iterate_computes_all_stages_in_one_process_and_goes_on_after_a_failure(
+def test_iterate_computes_all_stages_in_one_process_and_goes_on_after_a_failure_and_without_prefects_database(
     stack: LocalStack, steer: Path, tmp_path: Path
 ) -> None:
-    data = tmp_path / "data"
-    options = ("iterate", "--data", str(data), "--config", str(stack.config))
+    data, file = tmp_path / "data", tmp_path / "trial.yaml"
+    file.write_text(f"{stack.config.read_text()}\nalgorithm: self_distillation\n")
+    options = ("iterate", "--data", str(data), "--config", str(file))
     (steer / "tired").write_text("evaluate 1000")
     failed = stack.nlac(*options, check=False)
     assert failed.returncode == 1 and "critique-trial-0: critique ended Failed" in failed.stdout
@@ -36,11 +38,16 @@ def test_iterate_computes_all_stages_in_one_process_and_goes_on_after_a_failure(
     store = Store(data)
     config = frozen_config(store, "trial", 0)
     assert config is not None
-    made = [store.committed("trial", stage, 0) for stage in stages_of(config, 0)]
+    stages = stages_of(config, 0)
+    made = [store.committed("trial", stage, 0) for stage in stages]
     children = {done.manifest.prefect_flow_run_id for done in made if done is not None}
     assert len(children) == len(made) and None not in children, "each stage is a flow run of its own"
     logs = {log.stem for log in (data / ".stack" / "logs").iterdir()}
     assert logs == {"iteration", "provision", "server", "supervisor"}, "no worker was started"
+    shutil.rmtree(data / ".stack")
+    again = stack.nlac(*options, "--iteration", "0").stdout.split("Iteration 0 of run 'trial'")[1]
+    table = [line.split() for line in again.splitlines()]
+    assert [row[0] for row in table if row[-1:] == ["reused"]] == list(stages)
 
 
 @pytest.mark.long

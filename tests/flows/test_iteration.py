@@ -224,37 +224,30 @@ def test_a_misspelled_parameter_is_refused_by_the_plain_command(stack: LocalStac
 
 
 @pytest.mark.long
-def test_training_chains_iterations_and_goes_on_from_finished_ones(stack: LocalStack) -> None:
-    # Three stages, one of training.
-    chain = {"config": str(stack.config), "run": "chained", "algorithm": "rft"}
-    run = stack.start("training", iterations=1, **chain)
-    assert stack.finish(run)["state_type"] == "COMPLETED"
-    again = stack.start("training", iterations=2, **chain)
-    assert stack.finish(again)["state_type"] == "COMPLETED"
-    assert [child["name"] for child in stack.children(again)] == ["iteration-chained-1"]
-    for iteration in (0, 1):
-        evaluated = stack.store.committed("chained", "evaluation", iteration)
-        assert evaluated is not None and evaluated.manifest.tables["evaluations"].rows == 1
-
-
-@pytest.mark.long
-def test_training_takes_an_algorithm_which_its_iterations_keep_and_stops_at_the_peak(
+def test_training_chains_iterations_goes_on_from_finished_ones_keeps_its_algorithm_and_stops_at_the_peak(
     stack: LocalStack, tmp_path: Path
 ) -> None:
     config = yaml.safe_load(stack.config.read_text())
     config["evaluation"]["patience"] = 1
     file = tmp_path / "patient.yaml"
     file.write_text(yaml.safe_dump(config))
-    parameters = {"config": str(file), "run": "prompted", "algorithm": "react"}
-    done = stack.finish(stack.start("training", iterations=4, **parameters))
-    # The same policy twice: no evaluation is better than the first.
+    chain = {"config": str(file), "run": "chained", "algorithm": "react"}  # one stage
+    run = stack.start("training", iterations=1, **chain)
+    assert stack.finish(run)["state_type"] == "COMPLETED"
+    again = stack.start("training", iterations=4, **chain)
+    done = stack.finish(again)
     assert done["state_type"] == "COMPLETED"
+    assert [child["name"] for child in stack.children(again)] == ["iteration-chained-1"]
+    # The same policy twice: no evaluation is better than the first.
     assert done["state"]["message"].startswith("stopped before iteration 2: evaluation.patience 1")
-    assert stack.store.iterations("prompted") == [0, 1]
-    frozen = frozen_config(stack.store, "prompted", 1)
+    assert stack.store.iterations("chained") == [0, 1]
+    for iteration in (0, 1):
+        evaluated = stack.store.committed("chained", "evaluation", iteration)
+        assert evaluated is not None and evaluated.manifest.tables["evaluations"].rows == 1
+    frozen = frozen_config(stack.store, "chained", 1)
     assert frozen is not None and frozen.algorithm == "react"
-    assert stack.store.committed("prompted", "rollout", 1) is None
-    other = {"config": str(stack.config), "run": "prompted", "algorithm": "rft"}
+    assert stack.store.committed("chained", "rollout", 1) is None
+    other = {"config": str(stack.config), "run": "chained", "algorithm": "rft"}
     refused = stack.finish(stack.start("training", iterations=3, **other))
     assert refused["state_type"] == "FAILED"
     assert "holds iterations of algorithm react" in refused["state"]["message"]

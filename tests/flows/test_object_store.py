@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.server, pytest.mark.long]
 def test_iterate_commits_to_a_bucket_what_it_commits_to_files(
     host: Host, s3: S3Server, make_config: Callable[..., Config], finished: Finished, tmp_path: Path
 ) -> None:
-    config = make_config()
+    config = make_config(algorithm="rft")
     file, seen = tmp_path / "trial.yaml", host("first")
     file.write_text(dump_config(config))
     environment = {

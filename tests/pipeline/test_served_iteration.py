@@ -15,6 +15,7 @@ from tasks.engines.vllm.server_records import servers
 from tasks.engines.vllm.servers import serving
 from tasks.pipeline.iterations import run_iteration, run_stages
 from tasks.runtime.stage import StageFailed
+from tests.support.processor import computes_long
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.vllm
@@ -86,6 +87,7 @@ def kill_the_server_once_something_is_answered(store: Store) -> None:
 
 
 @pytest.mark.long
+@computes_long
 def test_a_killed_server_fails_the_stage_by_name_and_running_again_goes_on_from_its_answers(
     store: Store, config: Config
 ) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from schemas.config import Config
 from storage.store import Store
 from tasks.pipeline.iterations import run_iteration
@@ -51,11 +53,12 @@ class Finished:
     """Runs whose first iterations are finished: computed once for each configuration, copied for each test.
 
     Args:
-        folder: what is computed.
+        folder: what is computed, by this process and by others.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
 
     def __call__(self, store: Store, config: Config, iterations: int = 1) -> None:
         """Fill an empty store with a run's first iterations."""
@@ -64,8 +67,11 @@ class Finished:
     def _computed(self, config: Config, iterations: int) -> Path:
         name = hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:12]
         folder = self.folder / f"{name}-{iterations}"
-        if not folder.exists():
-            if iterations > 1:
-                shutil.copytree(self._computed(config, iterations - 1), folder, symlinks=True)
-            asyncio.run(run_iteration(Store(folder), config))
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                made = folder.with_suffix(".made")  # a failure leaves no folder that looks finished
+                if iterations > 1:
+                    shutil.copytree(self._computed(config, iterations - 1), made, symlinks=True)
+                asyncio.run(run_iteration(Store(made), config))
+                made.rename(folder)
         return folder
