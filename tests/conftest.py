@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # work this small only loses time to a second thread
 
@@ -74,6 +75,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
+def pytest_runtest_setup() -> None:
+    """Where a run has an end (NLAC_TEST_UNTIL, in seconds since 1970), what has not begun by then skips and says so."""
+    until = float(os.environ.get("NLAC_TEST_UNTIL") or "inf")
+    if time.time() > until:
+        pytest.skip("the time of this test run is over (NLAC_TEST_UNTIL)")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Tests go to the workers one by one, those that share something together.
@@ -96,18 +104,18 @@ def vllm_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of what all workers of a test run share: with pytest-xdist that above their own."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(shared: Path) -> Path:
+def tiny_checkpoint(run_folder: Path) -> Path:
     """Two random layers, and a tokenizer that knows the words of the prompts: a prompt is a quarter as long."""
     texts = [path.read_text(encoding="utf-8") for path in sorted((PROJECT_ROOT / "prompts").glob("*.j2"))]
-    with FileLock(shared / "tiny.lock"):
-        folder = shared / "tiny"
+    with FileLock(run_folder / "tiny.lock"):
+        folder = run_folder / "tiny"
         return folder if folder.exists() else make_tiny_checkpoint(folder, texts)
 
 
@@ -161,9 +169,9 @@ def iterate(store: Store) -> Iterate:
 
 
 @pytest.fixture(scope="session")
-def finished(shared: Path) -> Finished:
+def finished(run_folder: Path) -> Finished:
     """Copies of finished iterations, each computed once."""
-    return Finished(shared / "finished")
+    return Finished(run_folder / "finished")
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from tasks.pipeline.decision import decide
 from tasks.pipeline.iterations import begin_iteration, run_iteration
 from tasks.pipeline.runner import StageResult, carry_out, run_stage
 from tasks.runtime.stage import StageInterrupted
-from tests.support.iterations import Finished, Iterate
+from tests.support.iterations import Finished, Iterate, dies
 
 
 def reused(results: list[StageResult]) -> list[str]:
@@ -55,7 +55,7 @@ def test_a_failed_stage_is_where_the_next_run_goes_on(
 
     notes.unlink()
     monkeypatch.setenv("NLAC_TEST_DIE_AT", str(died_at))
-    with pytest.raises(BaseException, match=r"died on purpose|unhandled errors"):
+    with dies():
         asyncio.run(run_iteration(store, config))
     assert set(store.current("trial", 0).stages) == {"rollout"}
     assert not list(store.root.glob("trial/bellman-targets/**/*.parquet"))

@@ -1,12 +1,15 @@
 """Whole iterations that are small enough for a test."""
 
 import asyncio
+import gc
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from filelock import FileLock
 
 from schemas.config import Config
@@ -47,6 +50,20 @@ def small_config(checkpoint: Path, rules: str = "tests.support.rules:number_game
             {**base[name], **value} if isinstance(value, dict) and isinstance(base.get(name), dict) else value
         )
     return Config.model_validate(base)
+
+
+@contextmanager
+def dies() -> Iterator[None]:
+    """The block ends by the death of the player `counted`; the task that it ended counts as looked at.
+
+    Else asyncio logs the SystemExit again, with its traceback, when the task is collected. Where Python 3.11 parses a
+    file just then, that fails (CPython issue 106905).
+    """
+    with pytest.raises(SystemExit, match="died on purpose"):
+        yield
+    for task in gc.get_objects():
+        if issubclass(type(task), asyncio.Task) and task.done() and not task.cancelled():
+            task.exception()
 
 
 class Finished:
