@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.server
 
 
-def test_iterate_computes_all_stages_in_one_process_and_goes_on_after_a_failure_and_without_prefects_database(
+def test_iterate_computes_in_one_process_and_goes_on_after_a_failure_and_the_loss_of_prefects_database(
     stack: LocalStack, steer: Path, tmp_path: Path
 ) -> None:
     data, file = tmp_path / "data", tmp_path / "trial.yaml"
@@ -33,21 +33,17 @@ def test_iterate_computes_all_stages_in_one_process_and_goes_on_after_a_failure_
     assert "flow-run retry" not in failed.stdout, "no worker could"
     assert failed.stdout.rstrip().endswith(f"iterate {' '.join(options[1:])}")
     (steer / "tired").unlink()
+    shutil.rmtree(data / ".stack")
     said = stack.nlac(*options).stdout
     assert "computed" in said and "reused" in said and "Stopping the local stack" in said
     store = Store(data)
     config = frozen_config(store, "trial", 0)
     assert config is not None
-    stages = stages_of(config, 0)
-    made = [store.committed("trial", stage, 0) for stage in stages]
+    made = [store.committed("trial", stage, 0) for stage in stages_of(config, 0)]
     children = {done.manifest.prefect_flow_run_id for done in made if done is not None}
     assert len(children) == len(made) and None not in children, "each stage is a flow run of its own"
     logs = {log.stem for log in (data / ".stack" / "logs").iterdir()}
     assert logs == {"iteration", "provision", "server", "supervisor"}, "no worker was started"
-    shutil.rmtree(data / ".stack")
-    again = stack.nlac(*options, "--iteration", "0").stdout.split("Iteration 0 of run 'trial'")[1]
-    table = [line.split() for line in again.splitlines()]
-    assert [row[0] for row in table if row[-1:] == ["reused"]] == list(stages)
 
 
 @pytest.mark.long
