@@ -15,7 +15,7 @@ from typing import Any
 
 from schemas.load import data_root
 from storage.mlflow.bridge import Bridge
-from tasks.lean_imports import lean_transformers
+from tasks.lean_imports import lean_transformers, without
 
 
 def load() -> None:
@@ -23,7 +23,8 @@ def load() -> None:
     Bridge(data_root()).prepare()
     with lean_transformers():
         import tasks.engines.local.engine  # noqa: F401
-    import flows.deployments.iteration  # noqa: F401
+    with without("pandas"):  # Prefect takes it along for tasks that are given data frames
+        import flows.deployments.iteration  # noqa: F401
 
 
 async def run(parameters: dict[str, Any]) -> str | None:

@@ -19,9 +19,9 @@ from pydantic import Field
 
 from flows.deployments.dispatch import ChildFailed, again, compute_here, dispatch, dispatch_shards, may_pass
 from flows.deployments.hooks import children_of, end_children
-from flows.deployments.names import name_this_run, run_name
+from flows.deployments.names import run_name
 from flows.deployments.parameters import AlgorithmName, Iteration, RunName, Seed, resolve
-from flows.deployments.reporting import publish_report
+from flows.deployments.reporting import name_this_run, publish_report
 from flows.deployments.tracking import Tracking
 from flows.stack.record import read_stack
 from schemas.config import Config, FaultsSection

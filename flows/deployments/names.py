@@ -1,15 +1,8 @@
 """Names and tags of flow runs: by deployment, run and iteration.
 
-Prefect calls a flow run that a person starts by two random words. A flow run gives itself a name that says what it does
-as soon as it knows run and iteration, and tags by which the UI filters.
+A name says what a flow run does; the UI filters by its tags. Commands that only read these load no Prefect.
 """
 
-from uuid import UUID
-
-from prefect.client.orchestration import get_client
-from prefect.runtime import flow_run
-
-from flows.deployments.reporting import not_fatal
 from schemas.shards import Shard
 from tasks.pipeline.registry import STAGES
 
@@ -28,14 +21,3 @@ def run_tags(
     tags += [] if iteration is None else [f"iteration:{iteration}"]
     tags += [] if shard is None else [f"shard:{shard}"]
     return tags + ([f"stage:{deployment}"] if deployment in STAGES else [])
-
-
-def name_this_run(
-    deployment: str, run: str, iteration: int | None = None, shard: Shard | None = None
-) -> None:
-    """Name and tag the flow run of this process, unless it was dispatched under that name."""
-    name, tags = run_name(deployment, run, iteration, shard), run_tags(deployment, run, iteration, shard)
-    if flow_run.name == name and set(tags) <= set(flow_run.tags):
-        return
-    with not_fatal("the flow run's name"), get_client(sync_client=True) as client:
-        client.update_flow_run(UUID(flow_run.id), name=name, tags=sorted({*flow_run.tags, *tags}))

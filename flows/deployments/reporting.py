@@ -1,4 +1,4 @@
-"""What a stage shows in Prefect: a progress artifact while it runs, links to its results at the end.
+"""What a stage shows in Prefect: its name, a progress artifact while it runs, links to its results at the end.
 
 Reporting never ends a computation. What can't be shown is said in the log.
 """
@@ -18,9 +18,13 @@ from prefect.artifacts import (
     create_progress_artifact,
     update_progress_artifact,
 )
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
 
+from flows.deployments.names import run_name, run_tags
 from flows.deployments.progress import ProgressFile
 from schemas.rows import Evaluation
+from schemas.shards import Shard
 from schemas.shown import link, markdown, visible
 from storage.store import Committed, Store
 from tasks.runtime.progress import ProgressState, progress_line
@@ -158,3 +162,17 @@ def result_text(committed: Committed, mlflow_url: str | None) -> str:
     )
     path = markdown(str(committed.path))
     return f"{path}\n\n{mlflow}\n\n| table | rows | rejected |\n|---|---|---|\n{rows}\n"
+
+
+def name_this_run(
+    deployment: str, run: str, iteration: int | None = None, shard: Shard | None = None
+) -> None:
+    """Name and tag the flow run of this process, unless it was dispatched under that name.
+
+    Prefect calls a flow run that a person starts by two random words.
+    """
+    name, tags = run_name(deployment, run, iteration, shard), run_tags(deployment, run, iteration, shard)
+    if flow_run.name == name and set(tags) <= set(flow_run.tags):
+        return
+    with not_fatal("the flow run's name"), get_client(sync_client=True) as client:
+        client.update_flow_run(UUID(flow_run.id), name=name, tags=sorted({*flow_run.tags, *tags}))

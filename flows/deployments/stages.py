@@ -18,9 +18,8 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.deployments.background import run_beside
-from flows.deployments.names import name_this_run
 from flows.deployments.parameters import Iteration, RunName, Seed, ShardName, resolve
-from flows.deployments.reporting import Reporter, publish_result, stage_log_shown
+from flows.deployments.reporting import Reporter, name_this_run, publish_result, stage_log_shown
 from flows.deployments.tracking import PromptTexts, mlflow_page, run_id
 from flows.stack import gpu_limit
 from flows.stack.environment import STACK_MARK

@@ -118,11 +118,15 @@ def test_gc_lists_what_it_would_remove(store: Store) -> None:
     assert row["bytes"] > 0 and (store.root / row["path"]).is_dir()
 
 
-def test_help_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, flows.cli.main\n"
-        "sys.exit(sorted({'duckdb', 'polars', 'torch', 'prefect', 'mlflow', 'textarena'} & set(sys.modules)))"
-    )
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("main", {"duckdb", "polars", "torch", "prefect", "mlflow", "textarena"}),
+        ("status", {"torch", "prefect", "pandas"}),
+    ],
+)
+def test_help_imports_nothing_heavy_and_status_what_it_needs(module: str, heavy: set[str]) -> None:
+    code = f"import sys, flows.cli.{module}; sys.exit(sorted({heavy} & set(sys.modules)))"
     environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from flows.deployments.names import name_this_run, run_name, run_tags
-from flows.deployments.reporting import stage_log_shown
+from flows.deployments.names import run_name, run_tags
+from flows.deployments.reporting import name_this_run, stage_log_shown
 from tests.flows.test_reporting import prefect_at
 
 
