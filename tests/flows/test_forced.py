@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tasks.pipeline.registry import STAGES
 from tests.support.stack import LocalStack
@@ -15,10 +14,8 @@ from tests.support.waiting import wait_until
 def test_a_forced_iteration_computes_all_again_and_its_retry_only_what_is_left(
     stack: LocalStack, steer: Path, tmp_path: Path
 ) -> None:
-    file = tmp_path / "trial.yaml"
-    few = {"run": "forced", "algorithm": "rft", "faults": {"retries": 0}}
-    file.write_text(yaml.safe_dump({**yaml.safe_load(stack.config.read_text()), **few}))
-    ask = {"config": str(file), "run": "forced", "iteration": 0}
+    config = stack.config_with(tmp_path, algorithm="rft", faults={"retries": 0})
+    ask = {"config": config, "run": "forced", "iteration": 0}
     assert stack.finish(stack.start("iteration", **ask))["state_type"] == "COMPLETED"
 
     def attempts() -> dict[str, int]:

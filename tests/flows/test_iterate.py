@@ -24,9 +24,8 @@ pytestmark = pytest.mark.server
 def test_iterate_computes_in_one_process_and_goes_on_after_a_failure_and_the_loss_of_prefects_database(
     stack: LocalStack, steer: Path, tmp_path: Path
 ) -> None:
-    data, file = tmp_path / "data", tmp_path / "trial.yaml"
-    file.write_text(f"{stack.config.read_text()}\nalgorithm: self_distillation\n")
-    options = ("iterate", "--data", str(data), "--config", str(file))
+    data, file = tmp_path / "data", stack.config_with(tmp_path, algorithm="self_distillation")
+    options = ("iterate", "--data", str(data), "--config", file)
     (steer / "tired").write_text("evaluate 1000")
     failed = stack.nlac(*options, check=False)
     assert failed.returncode == 1 and "critique-trial-0: critique ended Failed" in failed.stdout
@@ -39,7 +38,11 @@ def test_iterate_computes_in_one_process_and_goes_on_after_a_failure_and_the_los
     store = Store(data)
     config = frozen_config(store, "trial", 0)
     assert config is not None
-    made = [store.committed("trial", stage, 0) for stage in stages_of(config, 0)]
+    stages = list(stages_of(config, 0))
+    table = [line.split() for line in said.split("Iteration 0 of run 'trial'")[1].splitlines()]
+    how, broken = {row[0]: row[-1] for row in table if row and row[0] in stages}, stages.index("critique")
+    assert how == {s: "reused" if s in stages[:broken] else "computed" for s in stages}
+    made = [store.committed("trial", stage, 0) for stage in stages]
     children = {done.manifest.prefect_flow_run_id for done in made if done is not None}
     assert len(children) == len(made) and None not in children, "each stage is a flow run of its own"
     logs = {log.stem for log in (data / ".stack" / "logs").iterdir()}

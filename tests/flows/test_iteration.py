@@ -67,10 +67,8 @@ def test_a_failed_stage_is_named_and_it_and_later_ones_alone_run_again_on_retry(
 ) -> None:
     (steer / "break").write_text("evaluate")
     algorithm = "self_distillation"  # of those with stages before and after critique the one with the fewest
-    file = tmp_path / "trial.yaml"
-    config = yaml.safe_load(stack.config.read_text())
-    file.write_text(yaml.safe_dump({**config, "algorithm": algorithm, "faults": {"retries": 0}}))
-    options = ["--data", str(stack.data), "--config", str(file), "--run", "trial"]
+    file = stack.config_with(tmp_path, algorithm=algorithm, faults={"retries": 0})
+    options = ["--data", str(stack.data), "--config", file, "--run", "trial"]
     done = stack.nlac("iterate", *options, check=False)
     assert done.returncode == 1
     assert "'Failed at critique: " in done.stdout, "what --watch of Prefect shows"
@@ -227,11 +225,8 @@ def test_a_misspelled_parameter_is_refused_by_the_plain_command(stack: LocalStac
 def test_training_chains_iterations_goes_on_from_finished_ones_keeps_its_algorithm_and_stops_at_the_peak(
     stack: LocalStack, tmp_path: Path
 ) -> None:
-    config = yaml.safe_load(stack.config.read_text())
-    config["evaluation"]["patience"] = 1
-    file = tmp_path / "patient.yaml"
-    file.write_text(yaml.safe_dump(config))
-    chain = {"config": str(file), "run": "chained", "algorithm": "react"}  # one stage
+    patient = stack.config_with(tmp_path, evaluation={"episodes": 2, "patience": 1})
+    chain = {"config": patient, "run": "chained", "algorithm": "react"}  # one stage
     run = stack.start("training", iterations=1, **chain)
     assert stack.finish(run)["state_type"] == "COMPLETED"
     again = stack.start("training", iterations=4, **chain)
@@ -241,7 +236,9 @@ def test_training_chains_iterations_goes_on_from_finished_ones_keeps_its_algorit
     # The same policy twice: no evaluation is better than the first.
     assert done["state"]["message"].startswith("stopped before iteration 2: evaluation.patience 1")
     assert stack.store.iterations("chained") == [0, 1]
-    assert all(stack.store.committed("chained", "evaluation", iteration) for iteration in (0, 1))
+    for iteration in (0, 1):
+        evaluated = stack.store.committed("chained", "evaluation", iteration)
+        assert evaluated is not None and evaluated.manifest.tables["evaluations"].rows == 2, "one a split"
     frozen = frozen_config(stack.store, "chained", 1)
     assert frozen is not None and frozen.algorithm == "react"
     assert stack.store.committed("chained", "rollout", 1) is None

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from prefect.states import Failed
 
 from flows.deployments.dispatch import ChildFailed, may_pass
@@ -24,24 +23,17 @@ def test_only_a_fault_that_may_pass_is_tried_again_and_each_wait_is_twice_the_la
     assert step.retry_condition_fn is may_pass
 
 
-def two_gpus(stack: LocalStack, folder: Path) -> str:
-    """A configuration of one stage, which does not wait for the GPU: a dead process holds that for a minute."""
-    config = yaml.safe_load(stack.config.read_text())
-    config |= {"algorithm": "react", "evaluation": {"episodes": 3}, "pools": {"shared_gpu": False}}
-    file = folder / "trial.yaml"
-    file.write_text(yaml.safe_dump(config))
-    return str(file)
-
-
 @pytest.mark.server
 def test_an_iteration_runs_a_stage_again_whose_process_died_and_whose_engine_failed_for_a_while(
     stack: LocalStack, steer: Path, tmp_path: Path
 ) -> None:
     (steer / "killed").write_text("policy")
     (steer / "tired").write_text("policy 3")
-    config = two_gpus(stack, tmp_path)
+    # No stage waits for the GPU, which a dead process holds for a minute.
+    pools = {"shared_gpu": False}
+    config = stack.config_with(tmp_path, algorithm="react", evaluation={"episodes": 3}, pools=pools)
     run = stack.start("iteration", config=config, run="tired", iteration=0)
     assert stack.finish(run)["state_type"] == "COMPLETED"
     states = [child["state"] for child in stack.children(run)]
     assert [state["name"] for state in states] == ["Crashed", "Interrupted", "Completed"]
-    assert "failed 3 of 3" in states[1]["message"]
+    assert "failed 3 of 3 episodes" in states[1]["message"]

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from flows.stack.environment import client_environment
 from schemas.load import PROJECT_ROOT, load_config
@@ -53,15 +52,13 @@ def online(stack: LocalStack) -> set[str]:
 def test_an_iteration_deals_its_stages_out_and_a_killed_shard_is_run_again_alone(
     stack: LocalStack, steer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, file = "sharded", tmp_path / "trial.yaml"
-    given = yaml.safe_load(stack.config.read_text())
-    pools = {"shared_gpu": False, "shards": 2}
-    file.write_text(yaml.safe_dump({**given, "run": run, "algorithm": "react", "pools": pools}))
+    run, pools = "sharded", {"shared_gpu": False, "shards": 2}
+    file = stack.config_with(tmp_path, run=run, algorithm="react", pools=pools)
     with second_worker(stack):
         (steer / "killed").write_text("policy")
-        flow_run = stack.start("iteration", config=str(file), run=run, iteration=0)
+        flow_run = stack.start("iteration", config=file, run=run, iteration=0)
         assert stack.finish(flow_run)["state_type"] == "COMPLETED"
-    config = load_config(file)
+    config = load_config(Path(file))
     stages = [name for name in stages_of(config, 0) if STAGES[name].item is not None]
     ended = Counter((child["name"], child["state"]["type"]) for child in stack.children(flow_run))
     crashed = [name for name, kind in ended if kind == "CRASHED"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 
 from flows.stack.api import ask
 from flows.stack.environment import client_environment
@@ -71,6 +72,12 @@ class LocalStack:
     @property
     def options(self) -> list[str]:
         return ["--data", str(self.data), "--config", str(self.config)]
+
+    def config_with(self, folder: Path, **sections: object) -> str:
+        """A file with the stack's configuration, sections of it replaced."""
+        file = folder / "trial.yaml"
+        file.write_text(yaml.safe_dump({**yaml.safe_load(self.config.read_text()), **sections}))
+        return str(file)
 
     @property
     def store(self) -> Store:
