@@ -17,7 +17,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tasks.training.data import Encoded
-from tasks.training.fused.packing import SHORTEST_SHARED, hidden_states
+from tasks.training.fused.packing import LEAST_SPARED, hidden_states
 from tasks.training.vocabulary_losses import VocabularyLosses, in_chunks
 
 
@@ -119,7 +119,7 @@ def shared_prefix(rows: Sequence[Encoded]) -> int:
     first, last = min(prompts), max(prompts)  # lexicographic: what these two share, all share
     alike = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     shared = min(alike, *(len(prompt) - 1 for prompt in prompts))
-    return shared if len(rows) > 1 and shared >= SHORTEST_SHARED else 0
+    return shared if shared * (len(rows) - 1) >= LEAST_SPARED else 0
 
 
 def row_coefficients(batch: Sequence[Encoded]) -> list[float]:

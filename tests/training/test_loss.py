@@ -115,6 +115,13 @@ def test_the_shared_beginning_leaves_every_row_a_prompt_token(chat: ChatTokenize
     assert shared_prefix([row, other]) == 0
 
 
+def test_a_short_beginning_is_shared_by_many_rows(chat: ChatTokenizer) -> None:
+    row = encode(critic(1), chat, 256)
+    rows = [replace(row, prompt_ids=(*row.prompt_ids[:8], number)) for number in range(5)]
+    assert shared_prefix(rows) == 8  # spares 32 tokens
+    assert shared_prefix(rows[:4]) == 0
+
+
 def test_the_batch_loss_is_weighted_critic_mean_plus_policy_mean(
     trainable: Trainable, chat: ChatTokenizer, model_section: ModelSection
 ) -> None:

@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 from tasks.training.fused.packed_attention import ATTENTION
 from tasks.training.fused.packed_rows import Packing, group_by_length
 
-# Shorter shared beginnings are not worth an attention of their own.
-SHORTEST_SHARED = 32
+# A shared beginning that spares fewer tokens is not worth an attention of its own.
+LEAST_SPARED = 32
 # A packed sequence is padded to a multiple of this: oneDNN's products store 0.4 MB per layer shape for each new length.
 MULTIPLE = 16
 
