@@ -55,7 +55,7 @@ def run(
     asyncio.run(
         walk_run.run(
             variant.value, seed, CELLS, steps=10**6, data=data, results=results, changes=yaml.safe_load(change),
-            iterations=iterations, experiment=ALL_ROLES,
+            iterations=iterations, experiment=ALL_ROLES, beside=True,
         )
     )  # fmt: skip
 

@@ -28,3 +28,8 @@ def simulated_steps(store: Store, run: str, iteration: int) -> int:
                 told = made.scan("futures").filter(pl.col("source") == "rollout").select("description")
                 played += told.select(pl.col("description").str.count_matches(REPLY).sum()).collect().item()
     return played
+
+
+def used_steps(store: Store, run: str, iteration: int) -> int:
+    """Both, which is what runs are compared at."""
+    return collected_steps(store, run, iteration) + simulated_steps(store, run, iteration)

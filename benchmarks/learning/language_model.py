@@ -66,7 +66,7 @@ def run(
     asyncio.run(
         walk_run.run(
             variant.value, seed, cells, steps=steps or STEPS[cells], data=data, results=results,
-            changes=yaml.safe_load(change), iterations=iterations,
+            changes=yaml.safe_load(change), iterations=iterations, beside=True,
         )
     )  # fmt: skip
 

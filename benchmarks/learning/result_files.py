@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -133,7 +132,7 @@ def measured_here(result: R, config: Config, figures: Sequence[Figures], **more:
         "processor": name,
         "cores": cores,
         "flags": [flag for flag in FASTER if flag in flags],
-        "threads": int(os.environ.get("OMP_NUM_THREADS", cores)),
+        "threads": torch.get_num_threads(),
     }
     today = date.today().isoformat()
     return replace(result, machine=machine, date=today, figures=[*figures], **more)

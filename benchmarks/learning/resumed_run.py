@@ -1,12 +1,14 @@
 """A run that is measured after each iteration, and goes on where it stopped: iterations are committed in the store, and
 the result's file is written after each."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.learning.environment_steps import used_steps
 from benchmarks.learning.measured_run import Figures
 from benchmarks.learning.result_files import (
     R,
@@ -31,6 +33,7 @@ async def go_on(
     steps: int,
     iterations: int | None = None,
     more: Callable[[int], dict[str, Any]] = lambda iteration: {},
+    beside: bool = False,
 ) -> R:
     """Iterate and measure until so many environment steps are used.
 
@@ -43,24 +46,45 @@ async def go_on(
         steps: environment steps.
         iterations: at most so many; None: no limit.
         more: further fields of the result after an iteration.
+        beside: an iteration is measured while the next one runs.
 
     Raises:
         SystemExit: the store holds the run with another configuration.
     """
     begun = replace(begun, commit=commit())  # at the start: a checkout may move on meanwhile
     figures = measured_before(store, config, begun, results)
-    while not figures or (len(figures) != iterations and figures[-1].environment_steps < steps):
-        iteration, began = len(figures), time.monotonic()
-        await run_iteration(store, config, iteration)
-        iterated = time.monotonic()
+
+    async def note(iteration: int, seconds: float) -> None:
+        began = time.monotonic()
         figures.append(await measure(iteration))
         write_result(results, measured_here(begun, config, figures, **more(iteration)))
         told = " ".join(f"{k} {v:.3f}" for k, v in asdict(figures[-1]).items() if isinstance(v, float))
         print(
             f"{begun.name} {iteration}: {figures[-1].environment_steps} steps, {told} "
-            f"({iterated - began:.0f} + {time.monotonic() - iterated:.0f} s)",
+            f"({seconds:.0f} + {time.monotonic() - began:.0f} s)",
             flush=True,
         )
+
+    def enough(iteration: int) -> bool:
+        return iteration == iterations or (
+            iteration > 0 and used_steps(store, config.run, iteration - 1) >= steps
+        )
+
+    iteration, noting = len(figures), asyncio.ensure_future(asyncio.sleep(0))
+    try:
+        while not enough(iteration):
+            began = time.monotonic()
+            await run_iteration(store, config, iteration)
+            seconds = time.monotonic() - began
+            await noting
+            noting = asyncio.ensure_future(note(iteration, seconds))
+            if not beside:
+                await noting
+            iteration += 1
+    except Exception:
+        await noting  # what was finished before the failure is in the result
+        raise
+    await noting
     return measured_here(begun, config, figures, **more(len(figures) - 1))
 
 

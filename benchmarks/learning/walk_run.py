@@ -7,15 +7,16 @@ of the algorithm.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.learning.environment_steps import collected_steps, simulated_steps
+from benchmarks.learning.environment_steps import used_steps
 from benchmarks.learning.improvement_signal import improvement_signal
 from benchmarks.learning.measured_run import Asked, Map, foresee, measuring, policy_table, stacked
 from benchmarks.learning.result_files import Result, WalkFigures, configuration_digest
@@ -139,8 +140,7 @@ async def measure(store: Store, config: Config, iteration: int, *, critic: bool)
     signal = improvement_signal(store, world, config.run, iteration)
     found = WalkFigures(
         iteration=iteration,
-        environment_steps=collected_steps(store, config.run, iteration)
-        + simulated_steps(store, config.run, iteration),
+        environment_steps=used_steps(store, config.run, iteration),
         sampled_success=measures.success_probability(lines, tables, config.rollout.max_steps),
         optimal_states=measures.optimal_share(acted, exact),
         optimal_actions=float((acted * measures.optimal_actions(exact)).sum(axis=1).mean()),
@@ -151,6 +151,19 @@ async def measure(store: Store, config: Config, iteration: int, *, critic: bool)
     if asked:
         measure_critic(found, asked, stacked(ranked), world)
     return found
+
+
+def measure_alone(store: Store, config: Config, iteration: int, critic: bool) -> WalkFigures:
+    """The same in a process of its own, on one core."""
+    one_thread()
+    return asyncio.run(measure(store, config, iteration, critic=critic))
+
+
+def one_thread() -> None:
+    """Have torch compute on one core in this process."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def measure_critic(found: WalkFigures, asked: Sequence[Asked], exact: np.ndarray, world: LineWalk) -> None:
@@ -186,6 +199,7 @@ async def run(
     changes: Mapping[str, Any] | None = None,
     iterations: int | None = None,
     experiment: Experiment = LEARNED_ROLES,
+    beside: bool = False,
 ) -> Result:
     """Iterate and measure until so many environment steps are used; go on where a run stopped.
 
@@ -199,6 +213,7 @@ async def run(
         changes: further fields of the configuration.
         iterations: most of them; a warm start and a ceiling have one.
         experiment: that the run belongs to.
+        beside: measure an iteration while the next one runs, in a process of its own.
 
     Raises:
         SystemExit: the store holds the run with another configuration.
@@ -215,10 +230,21 @@ async def run(
         iterations = 1
     begun = Result(variant, cells, seed, configuration=configuration_digest(config))
     ranks = variant in ONE_ITERATION or algorithm_of(config).has_successor
-    return await go_on(
-        store, config, begun, results, partial(measure, store, config, critic=ranks), steps=steps,
-        iterations=iterations, more=lambda iteration: {"games": games(store, config.run, iteration)},
-    )  # fmt: skip
+    if beside and config.model.dtype == "bfloat16":
+        one_thread()  # a second one gains nothing there
+    # A process for each iteration: it outlives a run that was killed by one measuring at most.
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as apart:
+
+        def measured(iteration: int) -> Awaitable[WalkFigures]:
+            if not beside:
+                return measure(store, config, iteration, critic=ranks)
+            loop = asyncio.get_running_loop()
+            return loop.run_in_executor(apart, measure_alone, store, config, iteration, ranks)
+
+        return await go_on(
+            store, config, begun, results, measured, steps=steps, iterations=iterations, beside=beside,
+            more=lambda iteration: {"games": games(store, config.run, iteration)},
+        )  # fmt: skip
 
 
 def demonstrated(store: Store, config: Config, rows: int) -> Config:

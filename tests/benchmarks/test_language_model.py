@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks.learning import result_files
+from benchmarks.learning import result_files, resumed_run
 from benchmarks.learning.language_model import (
     RESULTS,
     SEEDS,
@@ -38,6 +38,7 @@ from storage.store import Store
 from tasks.algorithms import algorithm_of
 from tasks.environments import make_environment
 from tasks.pipeline.ceiling import ceiling_config
+from tasks.runtime.stage import StageFailed
 from tests.support.processor import computes_long
 
 SMALL_SEED = 2  # its six held-out lines have 60 pairs of actions
@@ -60,17 +61,20 @@ def small(checkpoint: Path) -> dict[str, Any]:
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path, tiny_checkpoint: Path) -> None:
     data, results = tmp_path / "data", tmp_path / "results"
 
-    def go(iterations: int, **changes: object) -> Result:
+    def go(iterations: int, beside: bool = False, **changes: object) -> Result:
         given = {**small(tiny_checkpoint), **changes}
         return asyncio.run(
-            run("nlac", 0, 9, steps=10**6, data=data, results=results, changes=given, iterations=iterations)
-        )
+            run(
+                "nlac", 0, 9, steps=10**6, data=data, results=results, changes=given, iterations=iterations,
+                beside=beside,
+            )
+        )  # fmt: skip
 
     first = go(1)
     assert read_result(results / "nlac-9-0.json", Result) == first
     assert [m.iteration for m in first.figures] == [0] and first.figures[0].rank is not None
     assert 0 <= first.figures[0].sampled_success < 0.5 and first.figures[0].tokens > 0
-    second = go(2)
+    second = go(2, beside=True)
     assert second.figures[0] == first.figures[0], "what is measured is not measured again"
     assert second.figures[1].environment_steps > first.figures[0].environment_steps
     done = Store(data).committed("nlac-9-0", "rollout", 0)
@@ -80,6 +84,37 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, tiny_checkpoint: Path) -
     assert [m.sampled_success for m in go(2).figures] == [m.sampled_success for m in second.figures]
     with pytest.raises(SystemExit, match="with another configuration; give another --data"):
         go(3, target={"tau": 0.5})
+
+
+def test_an_iteration_is_measured_while_the_next_one_runs_and_noted_where_that_fails(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    running = [asyncio.Event() for _ in range(3)]
+
+    async def iterate(store: Store, config: Config, iteration: int) -> None:
+        told.append(f"{iteration} runs")
+        running[iteration].set()
+        await asyncio.sleep(0)
+        if iteration == 2:
+            raise StageFailed("broken")
+
+    async def measure(iteration: int) -> WalkFigures:
+        await running[iteration + 1].wait()
+        told.append(f"{iteration} is measured")
+        return WalkFigures(iteration, 1, 0.5, 0.5)
+
+    monkeypatch.setattr(resumed_run, "run_iteration", iterate)
+    monkeypatch.setattr(resumed_run, "used_steps", lambda *_: 1)
+    config = configure("nlac", 9, 0, {"model": {"dtype": "float32"}})
+    begun = Result("nlac", 9, 0, configuration=configuration_digest(config))
+    with pytest.raises(StageFailed, match="broken"):
+        asyncio.run(
+            resumed_run.go_on(store, config, begun, tmp_path, measure, steps=9, iterations=4, beside=True)
+        )
+    assert told == ["0 runs", "1 runs", "0 is measured", "2 runs", "1 is measured"]
+    noted = read_result(tmp_path / "nlac-9-0.json", Result)
+    assert [figures.iteration for figures in noted.figures] == [0, 1]
 
 
 @pytest.mark.slow
