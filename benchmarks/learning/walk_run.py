@@ -155,15 +155,17 @@ async def measure(store: Store, config: Config, iteration: int, *, critic: bool)
 
 def measure_alone(store: Store, config: Config, iteration: int, critic: bool) -> WalkFigures:
     """The same in a process of its own, on one core."""
-    one_thread()
-    return asyncio.run(measure(store, config, iteration, critic=critic))
-
-
-def one_thread() -> None:
-    """Have torch compute on one core in this process."""
     import torch
 
     torch.set_num_threads(1)
+    return asyncio.run(measure(store, config, iteration, critic=critic))
+
+
+def leave_a_core() -> None:
+    """Have torch compute on one core fewer in this process, if it has two."""
+    import torch
+
+    torch.set_num_threads(max(1, torch.get_num_threads() - 1))
 
 
 def measure_critic(found: WalkFigures, asked: Sequence[Asked], exact: np.ndarray, world: LineWalk) -> None:
@@ -231,7 +233,7 @@ async def run(
     begun = Result(variant, cells, seed, configuration=configuration_digest(config))
     ranks = variant in ONE_ITERATION or algorithm_of(config).has_successor
     if beside and config.model.dtype == "bfloat16":
-        one_thread()  # a second one gains nothing there
+        leave_a_core()  # to the measuring: in bfloat16 a second one gained the stages nothing
     # A process for each iteration: it outlives a run that was killed by one measuring at most.
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as apart:
 
