@@ -71,19 +71,17 @@ async def go_on(
         )
 
     iteration, noting = len(figures), asyncio.ensure_future(asyncio.sleep(0))
-    try:
-        while not enough(iteration):
-            began = time.monotonic()
+    while not enough(iteration):
+        began = time.monotonic()
+        try:
             await run_iteration(store, config, iteration)
             seconds = time.monotonic() - began
+        finally:
+            await noting  # the iteration before is in the result even where this one fails
+        noting = asyncio.ensure_future(note(iteration, seconds))
+        if not beside:
             await noting
-            noting = asyncio.ensure_future(note(iteration, seconds))
-            if not beside:
-                await noting
-            iteration += 1
-    except Exception:
-        await noting  # what was finished before the failure is in the result
-        raise
+        iteration += 1
     await noting
     return measured_here(begun, config, figures, **more(len(figures) - 1))
 
