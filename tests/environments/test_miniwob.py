@@ -227,7 +227,7 @@ def test_more_episodes_than_browsers_play_at_once() -> None:
 
 
 def test_an_episode_that_is_cancelled_gives_its_browser_back(endless: Path) -> None:
-    game = MiniWoB(pages=["endless"], browsers=1, seconds=3600)  # more than the test has
+    game = MiniWoB(pages=["endless"], browsers=1, seconds=600)  # more than the test has
     task = game.tasks("eval")[0]
 
     async def run() -> str:
