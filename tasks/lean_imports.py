@@ -19,14 +19,14 @@ SHAPES_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64 * (os.cpu_count() or 1), "L
 
 @contextmanager
 def lean_transformers() -> Iterator[None]:
-    """Import transformers' models, and what computes or trains them, to compute in this process: without scikit-learn,
-    without Triton where there is no GPU, and with few shapes kept unless the environment says otherwise."""
+    """Import transformers' models, and what computes or trains them, to compute in this process: without SciPy and
+    scikit-learn, without Triton where there is no GPU, and with few shapes kept unless the environment says otherwise.
+    """
     import torch
 
     for name, count in SHAPES_KEPT.items():
         os.environ.setdefault(name, str(count))  # read at the first product
-    unneeded = ["sklearn"] if torch.cuda.is_available() else ["sklearn", "triton"]
-    with without(*unneeded):
+    with without("scipy", "sklearn", *([] if torch.cuda.is_available() else ["triton"])):
         yield
 
 
