@@ -59,4 +59,4 @@ def test_orphans_end_and_a_server_supervisor_ends_with_the_stack(tmp_path: Path,
         int(server_supervisor),
         *map(int, (tmp_path / ".cache" / "servers" / "one" / "pids").read_text().split()),
     ]
-    assert all_end([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 15)
+    assert all_end([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)])
