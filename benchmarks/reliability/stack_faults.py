@@ -74,11 +74,11 @@ def disturbed(folder: Path, fault: Callable[[LocalStack], dict[str, Any]]) -> di
         (stack.steer / "wait").touch()
         run = stack.start("iteration", config=str(stack.config), run="trial", iteration=0)
         journals = "trial/.requests/*.journal"
-        wait_until(lambda: list(stack.data.glob(journals)), "a stage that asks")
+        wait_until(lambda: list(stack.data.glob(journals)), 240, "a stage that asks")
         began = time.monotonic()
         found = fault(stack)
         (stack.steer / "wait").unlink(missing_ok=True)
-        ended = stack.finish(run)
+        ended = stack.finish(run, 360)
         found["seconds to the end"] = round(time.monotonic() - began, 1)
         found["attempts"] = {child["name"]: child["run_count"] for child in stack.children(run)}
         assert ended["state_type"] == "COMPLETED", ended["state"]
@@ -117,7 +117,7 @@ def take_away(stack: LocalStack) -> dict[str, Any]:
     for process in servers:
         process.kill()
     psutil.wait_procs(servers)
-    wait_until(lambda: _answers(stack), "an answer of the new server", every=0.2)
+    wait_until(lambda: _answers(stack), 120, "an answer of the new server", every=0.2)
     return {"seconds to the server's answer": round(time.monotonic() - began, 1)}
 
 

@@ -23,7 +23,7 @@ from storage.mlflow.bridge import Bridge
 from storage.store import Store
 from tests.support.cli import nlac
 from tests.support.committed import commit_rows
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 
 def test_mlflow_ui_without_a_store_says_what_to_do(store: Store) -> None:
@@ -69,17 +69,17 @@ def test_mlflow_ui_serves_the_data_root_s_store(store: Store) -> None:
         )
     finally:
         os.killpg(server.pid, signal.SIGTERM)
-        server.wait(PATIENCE)
+        server.wait(30)
 
 
 def refusal(address: str, headers: Mapping[str, str] = {}) -> int:
     """The status with which a server refuses a request."""
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(urllib.request.Request(address, headers=dict(headers)), timeout=PATIENCE)
+        urllib.request.urlopen(urllib.request.Request(address, headers=dict(headers)), timeout=30)
     return int(refused.value.code)
 
 
-def answer(address: str, headers: Mapping[str, str] = {}) -> bytes:
+def answer(address: str, headers: Mapping[str, str] = {}, seconds: float = 90) -> bytes:
     """What a server that is starting says in the end."""
     request = urllib.request.Request(address, headers=dict(headers))
     said: list[bytes] = []
@@ -87,10 +87,10 @@ def answer(address: str, headers: Mapping[str, str] = {}) -> bytes:
     def answers() -> bool:
         with (
             suppress(urllib.error.URLError, ConnectionError, TimeoutError),
-            urllib.request.urlopen(request, timeout=PATIENCE) as response,
+            urllib.request.urlopen(request, timeout=5) as response,
         ):
             said.append(response.read())
         return bool(said)
 
-    wait_until(answers, address)
+    wait_until(answers, seconds, address)
     return said[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from schemas.load import PROJECT_ROOT
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 SCRIPTS = sorted((PROJECT_ROOT / "deploy" / "slurm").glob("*.sbatch"))
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
@@ -99,9 +99,9 @@ SETTINGS = {"NLAC_CONFIG": "mine.yaml", "NLAC_ITERATIONS": "3"}
 def test_a_job_whose_time_is_over_stops_its_stack_and_queues_itself_again(checkout: Path) -> None:
     (checkout / "prefect.sh").write_text("exec sleep 600\n", encoding="utf-8")
     job = started("one_node.sbatch", checkout, **SETTINGS)
-    wait_until(lambda: RUN in calls(checkout), "the run")
+    wait_until(lambda: RUN in calls(checkout), 60, "the run")
     job.terminate()
-    said, _ = job.communicate(timeout=PATIENCE)
+    said, _ = job.communicate(timeout=60)
     assert job.returncode == 0 and "the next job goes on" in said
     assert calls(checkout) == ["nlac up --config mine.yaml", RUN, "nlac down", "scontrol requeue 7"]
 
@@ -110,7 +110,7 @@ def test_a_job_whose_time_is_over_stops_its_stack_and_queues_itself_again(checko
 def test_a_job_whose_run_ends_stops_its_stack_and_ends_alike(checkout: Path, code: int) -> None:
     (checkout / "prefect.sh").write_text(f"exit {code}\n", encoding="utf-8")
     job = started("one_node.sbatch", checkout, **SETTINGS)
-    job.communicate(timeout=PATIENCE)
+    job.communicate(timeout=60)
     assert job.returncode == code
     assert calls(checkout) == ["nlac up --config mine.yaml", RUN, "nlac down"]
 
@@ -136,7 +136,7 @@ def joining(checkout: Path, **settings: str) -> subprocess.Popen[str]:
     with (checkout / ".venv" / "bin" / "nlac").open("a", encoding="utf-8") as command:
         command.write("\n".join(lines) + "\n")
     job = started("workers.sbatch", checkout, **JOINING, **settings, TMPDIR=str(checkout / "tmp"))
-    wait_until(lambda: (checkout / "ready").exists(), "the stack of the node")
+    wait_until(lambda: (checkout / "ready").exists(), 60, "the stack of the node")
     return job
 
 
@@ -151,16 +151,16 @@ TOGETHER = {"NLAC_TRAINING": "mine.yaml", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"
 def test_nodes_that_train_together_join_the_first_one(checkout: Path) -> None:
     job = joining(checkout, **TOGETHER, SLURM_NODEID="1")
     joins = "nlac join-training --config mine.yaml"
-    wait_until(lambda: joins in calls(checkout), "the node that lends itself")
+    wait_until(lambda: joins in calls(checkout), 60, "the node that lends itself")
     job.terminate()
-    job.communicate(timeout=PATIENCE)  # the output ends when no process holds it any more
+    job.communicate(timeout=60)  # the output ends when no process holds it any more
     assert calls(checkout) == ["nlac up --join http://head:4217 --serve inference", joins, "nlac down"]
 
 
 def test_the_first_of_nodes_that_train_together_runs_the_stages(checkout: Path) -> None:
     job = joining(checkout, **TOGETHER, SLURM_NODEID="0")
     job.terminate()
-    job.communicate(timeout=PATIENCE)
+    job.communicate(timeout=60)
     assert calls(checkout) == ["nlac up --join http://head:4217", "nlac down"]
 
 
@@ -170,13 +170,13 @@ def test_a_node_joins_the_server_with_folders_of_its_own_and_its_task_ends_with_
     own = f"{checkout}/tmp/nlac-7"
     assert (checkout / "folders").read_text(encoding="utf-8").split() == [f"{own}/stack", f"{own}/mirrors"]
     (checkout / "end").touch()
-    said, _ = joined.communicate(timeout=PATIENCE)  # the output ends when no process holds it any more
+    said, _ = joined.communicate(timeout=60)  # the output ends when no process holds it any more
     assert joined.returncode == 1 and "has ended" in said
     assert calls(checkout) == ["nlac up --join http://head:4217", "nlac down"]
 
 
 def test_a_node_whose_time_is_over_stops_its_stack(checkout: Path, joined: subprocess.Popen[str]) -> None:
     joined.terminate()
-    joined.communicate(timeout=PATIENCE)
+    joined.communicate(timeout=60)
     assert joined.returncode == 143
     assert calls(checkout) == ["nlac up --join http://head:4217", "nlac down"]

@@ -11,7 +11,6 @@ from tasks.chat.messages import RequestError
 from tasks.engines.local import batching
 from tasks.engines.local.batching import LINGER_S, QUIET_S, BatchWorker, Job
 from tasks.engines.protocol import EngineDied
-from tests.support.waiting import PATIENCE
 
 
 def job(payload: int, group: str = "", rows: int = 100) -> Job:
@@ -84,7 +83,7 @@ def test_a_worker_serves_one_loop_after_the_other() -> None:
     worker = BatchWorker(compute, "test")
     for _ in range(3):
         asyncio.run(leave())
-        assert asyncio.run(asyncio.wait_for(ask(), PATIENCE)) == 7
+        assert asyncio.run(asyncio.wait_for(ask(), 10)) == 7
     worker.close()
 
 
@@ -99,7 +98,7 @@ def test_a_thread_that_ends_tells_those_who_wait_and_those_who_come(
 
     async def ask(worker: BatchWorker) -> None:
         waiting = [worker.submit(job(number, rows=2)) for number in range(5)]
-        for said in await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), PATIENCE):
+        for said in await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 30):
             assert isinstance(said, EngineDied) and "Run the stage again" in str(said)
         with pytest.raises(EngineDied, match="the thread that computes requests has ended"):
             await worker.submit(job(9))

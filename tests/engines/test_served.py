@@ -24,7 +24,6 @@ from tasks.engines.vllm.servers import put_to_sleep, serving
 from tests.support.own_server import OwnServer
 from tests.support.processes import all_end
 from tests.support.processor import computes_long
-from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.vllm
 
@@ -65,7 +64,7 @@ def read(server: Server, path: str) -> str:
     request = urllib.request.Request(
         server.root_url + path, headers={"Authorization": f"Bearer {server.key}"}
     )
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+    with urllib.request.urlopen(request, timeout=10) as answer:
         text: str = answer.read().decode()
     return text
 
@@ -79,8 +78,8 @@ def test_nothing_but_health_is_answered_without_the_key(own_server: OwnServer) -
     _, server = running(own_server)
     for path in ("/v1/models", "/metrics", "/version", "/openapi.json"):
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(server.root_url + path, timeout=PATIENCE)
-    with urllib.request.urlopen(f"{server.root_url}/health", timeout=PATIENCE) as answer:
+            urllib.request.urlopen(server.root_url + path, timeout=10)
+    with urllib.request.urlopen(f"{server.root_url}/health", timeout=10) as answer:
         assert answer.status == 200
     asyncio.run(engine.close())
 
@@ -170,7 +169,7 @@ def test_a_server_that_dies_takes_its_requests_and_its_processes_along(own_serve
         assert [type(result) for result in results] == [EngineDied] * 3
         assert "Run the stage again" in str(results[0]) and str(folder / "server.log") in str(results[0])
         await engine.close()
-        assert all_end(below)
+        assert all_end(below, 15)
         assert read_server(folder) is None
 
     asyncio.run(check())

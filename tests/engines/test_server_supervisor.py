@@ -22,7 +22,7 @@ from tasks.engines.vllm.server_supervisor import _healthy
 from tasks.ports import free_port
 from tests.support.local_http import answering
 from tests.support.processes import all_end
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 SERVER = PROJECT_ROOT / "tests" / "support" / "health_server.py"
 ENVIRONMENT = {**os.environ, SECRET: "drawn-for-this-server"}
@@ -48,7 +48,7 @@ class Kept:
             server = server_records.read_server(self.folder)
             return server is not None and server.state == "ready"
 
-        wait_until(ready, "the server's first answer")
+        wait_until(ready, 60, "the server's first answer")
         server = server_records.read_server(self.folder)
         assert server is not None
         return server
@@ -67,7 +67,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     for lease in leases.live(server.folder):
         lease.unlink()
     if running := server_records.read_server(server.folder):
-        all_end([psutil.Process(running.supervisor)])
+        all_end([psutil.Process(running.supervisor)], 15)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_reaper_kills_what_it_was_named_though_the_clock_has_moved(
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     reaper = watch([psutil.Process(owner.pid)])
     reaper.communicate()
-    assert owner.wait(PATIENCE) == -signal.SIGKILL
+    assert owner.wait(10) == -signal.SIGKILL
     assert other.poll() is None
     other.kill()
     other.wait()
@@ -193,13 +193,13 @@ def test_a_server_ends_when_its_owner_is_killed(kept: Kept, owner: subprocess.Po
     kept.start()
     processes = kept.wait_ready()
     starts = kept.folder / "starts.jsonl"  # written after the server is said to be ready
-    wait_until(lambda: starts.exists() and starts.read_text().endswith("\n"), "a line for the start")
+    wait_until(lambda: starts.exists() and starts.read_text().endswith("\n"), 15, "a line for the start")
     assert len(starts.read_text().splitlines()) == 1
     assert (kept.folder / "server.json").stat().st_mode & 0o077 == 0  # it holds the key
     assert processes[0].parent() != psutil.Process()
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    assert all_end(processes)
+    assert all_end(processes, 15)
     assert server_records.read_server(kept.folder) is None
 
 
@@ -212,11 +212,11 @@ def test_a_server_outlives_one_of_two_who_want_it(kept: Kept, owner: subprocess.
     stale = leases.hold(kept.folder, "stage", gone.pid)
     stage.unlink()
     gone.communicate(b"\n")
-    wait_until(lambda: not stale.exists(), "the supervisor's next look at the leases")
+    wait_until(lambda: not stale.exists(), 15, "the supervisor's next look at the leases")
     assert all(process.is_running() for process in processes)
     owner.kill()
     owner.wait()
-    assert all_end(processes)
+    assert all_end(processes, 15)
 
 
 @pytest.mark.slow
@@ -229,10 +229,10 @@ def test_a_server_that_stops_answering_is_ended_and_its_log_says_so(
     processes = kept.wait_ready()
     # The supervisor asks ten times in so many seconds.
     answers = kept.folder / "pids.answers"
-    wait_until(lambda: len(answers.read_text().splitlines()) > 12, "more answers than that")
+    wait_until(lambda: len(answers.read_text().splitlines()) > 12, 60, "more answers than that")
     assert all(process.is_running() for process in processes)
     processes[1].send_signal(signal.SIGSTOP)
-    assert all_end(processes)  # SIGTERM does not reach what is stopped
+    assert all_end(processes, 40)  # SIGTERM does not reach what is stopped
     assert server_records.read_server(kept.folder) is None
     assert "no answer to /health in 2 s" in servers.last_error(kept.folder)
 
@@ -242,7 +242,7 @@ def test_a_killed_supervisor_takes_its_server_along(kept: Kept) -> None:
     kept.start()
     processes = kept.wait_ready()
     processes[0].send_signal(signal.SIGKILL)
-    assert all_end(processes)
+    assert all_end(processes, 15)
     assert server_records.read_server(kept.folder) is None
 
 
@@ -259,7 +259,7 @@ def test_what_a_killed_supervisor_left_is_ended_before_the_next_start(
     kept.folder.mkdir(parents=True)
     (kept.folder / "server.json").write_text(left.model_dump_json())
     server_records.await_turn(kept.folder, "")
-    assert owner.wait(PATIENCE) == -signal.SIGKILL
+    assert owner.wait(10) == -signal.SIGKILL
 
 
 def test_a_server_that_dies_is_no_longer_found(kept: Kept) -> None:
@@ -267,7 +267,7 @@ def test_a_server_that_dies_is_no_longer_found(kept: Kept) -> None:
     kept.start()
     processes = kept.wait_ready()
     processes[1].send_signal(signal.SIGKILL)
-    assert all_end(processes)
+    assert all_end(processes, 15)
     assert server_records.read_server(kept.folder) is None
 
 
@@ -275,7 +275,9 @@ def test_a_server_that_does_not_answer_in_time_is_given_up_and_says_why(kept: Ke
     leases.hold(kept.folder, "stage")
     silent = "import time; print('ValueError: no room', flush=True); time.sleep(600)"
     kept.start(seconds=1.0, command=[sys.executable, "-c", silent])
-    wait_until(lambda: server_records.read_server(kept.folder) is None, "the end of a server that is silent")
+    wait_until(
+        lambda: server_records.read_server(kept.folder) is None, 60, "the end of a server that is silent"
+    )
     assert servers.last_error(kept.folder) == "ValueError: no room"
 
 

@@ -43,10 +43,10 @@ def test_watched_processes_end_when_the_watch_is_closed_and_others_stay() -> Non
     first, second = (psutil.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) for _ in range(2))
     open_watch, closed = watch([first]), watch([second])
     closed.communicate()
-    assert all_end([second])
+    assert all_end([second], 15)
     assert first.is_running()  # though its own watch began before
     open_watch.communicate()
-    assert all_end([first])
+    assert all_end([first], 15)
 
 
 @pytest.mark.long
@@ -68,7 +68,7 @@ def test_a_killed_owner_leaves_no_process_behind(real_model: Path, tmp_path: Pat
     assert len(below) >= 2
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    assert all_end(below)
+    assert all_end(below, 10)
 
 
 def full_weights(folder: Path, tokenizer_of: Path) -> tuple[ModelSection, Adapter]:

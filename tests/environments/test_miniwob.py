@@ -275,7 +275,7 @@ def test_killing_the_program_leaves_no_browser(tmp_path: Path) -> None:
     assert len(started) > 3
     program.send_signal(signal.SIGKILL)
     program.communicate()
-    wait_until(lambda: not list(alive(started)), "the browser's end")
+    wait_until(lambda: not list(alive(started)), 20, "the browser's end")
 
 
 def alive(pids: list[int]) -> Iterator[int]:

@@ -14,7 +14,7 @@ from flows.stack.private import stack_secret
 from flows.stack.processes import marked_processes
 from tests.support.planted import REMOTE, leaks
 from tests.support.stack import CONFIG, FINAL, LocalStack
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -29,7 +29,7 @@ def ask(
     """Status and headers of an answer."""
     request = urllib.request.Request(stack.api_url + path, body, dict(headers), method=method)
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.status, answer.headers
     except urllib.error.HTTPError as error:
         return error.code, error.headers
@@ -83,7 +83,7 @@ def test_secrets_are_in_no_command_line_log_or_database(stack: LocalStack, tmp_p
             commands.add(" ".join(process.cmdline()))
         return stack.run(run)["state_type"] in FINAL
 
-    wait_until(ended, f"the end of {run}", every=0.5)
+    wait_until(ended, 120, f"the end of {run}", every=0.5)
     assert any("prefect.engine" in command for command in commands), commands
     assert not leaks("\n".join(commands).encode(), *own)
     assert "reader:***@" in stack.run(run)["state"]["message"]

@@ -235,7 +235,7 @@ def test_logs_are_bounded_while_their_writers_go_on(tmp_path: Path, monkeypatch:
     for line in ("one\n", "two\n", "three\n"):
         writer.stdin.write(line)
         writer.stdin.flush()
-        wait_until(lambda line=line: log.read_text().count(line) == 300, "the writer's lines")
+        wait_until(lambda line=line: log.read_text().count(line) == 300, 30, "the writer's lines")
         supervisor.bound_logs()
         assert log.stat().st_size == 0
         assert log.with_name("worker.log.before").read_text().count(line) == 300

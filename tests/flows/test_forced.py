@@ -25,7 +25,7 @@ def test_a_forced_iteration_computes_all_again_and_its_retry_only_what_is_left(
     before = attempts()
     *kept, broken = before
     run = stack.start("iteration", **ask, force=True)
-    wait_until(lambda: attempts()[kept[0]] > before[kept[0]], f"the second {kept[0]}", every=0.5)
+    wait_until(lambda: attempts()[kept[0]] > before[kept[0]], 180, f"the second {kept[0]}", every=0.5)
     (steer / "break").write_text("policy")  # who plays in the last stage too; one that trains lies between
     assert stack.finish(run)["state_type"] == "FAILED"
     (steer / "break").unlink()

@@ -90,7 +90,7 @@ def test_hosts_that_share_postgres_and_a_bucket_alone_share_stages_and_one_that_
 
         (steer / "wait").write_text("policy")
         iteration = server.nlac("iterate", "--config", str(config))
-        wait_until(lambda: len(list(steer.glob("policy@*"))) == 2, "both hosts at work on one stage")
+        wait_until(lambda: len(list(steer.glob("policy@*"))) == 2, 180, "both hosts at work on one stage")
         one.kill()
         (steer / "wait").unlink()
         done(iteration)

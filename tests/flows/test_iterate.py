@@ -16,7 +16,7 @@ from storage.store import Store
 from tasks.pipeline.iterations import frozen_config
 from tasks.pipeline.registry import stages_of
 from tests.support.stack import LocalStack
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -68,12 +68,12 @@ def test_an_interrupt_stops_all_that_iterate_started(stack: LocalStack, steer: P
         iterate = subprocess.Popen(
             command, cwd=PROJECT_ROOT, env=stack.environment, stdout=said, stderr=said, start_new_session=True
         )
-    wait_until(lambda: (steer / "child-pid").exists(), "a request under way")
+    wait_until(lambda: (steer / "child-pid").exists(), 180, "a request under way")
     second = read_stack(data)
     assert second is not None and second.port != read_stack(stack.data).port  # type: ignore[union-attr]
     assert marked_processes(data) != []
     os.killpg(iterate.pid, signal.SIGINT)  # what Ctrl-C in a terminal does
-    assert iterate.wait(PATIENCE) != 0
+    assert iterate.wait(60) != 0
     assert marked_processes(data) == []
     assert read_stack(data) is None
     assert read_stack(stack.data) is not None, "the other stack is untouched"

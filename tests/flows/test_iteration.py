@@ -155,17 +155,17 @@ def test_cancelling_an_iteration_ends_its_child_and_frees_what_it_held(
     (steer / "child").touch()
     name = f"cancelled-{'here' if here else 'there'}"
     run = stack.start("iteration", config=str(stack.config), run=name, here=here)
-    wait_until(lambda: (steer / "child-pid").exists(), "a request under way")
+    wait_until(lambda: (steer / "child-pid").exists(), 90, "a request under way")
     assert gpu_holders(stack) == 1
     stack.prefect("flow-run", "cancel", run)
-    assert stack.finish(run)["state_type"] == "CANCELLED"
+    assert stack.finish(run, 60)["state_type"] == "CANCELLED"
     assert [child["state_type"] for child in stack.children(run)] == ["CANCELLED"]
     assert flow_processes(stack) == []
     assert gpu_holders(stack) == 0
     with stack.store.lock(name, "this test"):
         assert stack.store.committed(name, "rollout", 0) is None
     left_behind = int((steer / "child-pid").read_text())
-    wait_until(lambda: not psutil.pid_exists(left_behind), "the end of the stage's own child process")
+    wait_until(lambda: not psutil.pid_exists(left_behind), 30, "the end of the stage's own child process")
 
 
 @pytest.mark.long  # the GPU's lease of a killed process runs for a minute
@@ -173,13 +173,13 @@ def test_a_killed_stage_leaves_nothing_visible_and_can_be_run_again(stack: Local
     (steer / "wait").touch()
     (steer / "child").touch()
     run = stack.start("rollout", config=str(stack.config), run="killed", iteration=0)
-    wait_until(lambda: (steer / "child-pid").exists(), "a request under way")
+    wait_until(lambda: (steer / "child-pid").exists(), 90, "a request under way")
     os.kill(int(stack.run(run)["infrastructure_pid"].split(":")[-1]), signal.SIGKILL)
-    assert stack.finish(run)["state_type"] == "CRASHED"
+    assert stack.finish(run, 60)["state_type"] == "CRASHED"
     assert stack.store.committed("killed", "rollout", 0) is None
     assert list(stack.data.glob("killed/rollout/**/*.parquet")) == []
     left_behind = int((steer / "child-pid").read_text())
-    wait_until(lambda: not psutil.pid_exists(left_behind), "the end of the stage's own child process")
+    wait_until(lambda: not psutil.pid_exists(left_behind), 30, "the end of the stage's own child process")
     (steer / "wait").unlink()
     assert stack.retry(run)["state_type"] == "COMPLETED"
     committed = stack.store.committed("killed", "rollout", 0)

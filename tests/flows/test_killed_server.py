@@ -24,11 +24,11 @@ def slots(stack: LocalStack) -> int | None:
 def test_a_stage_goes_on_and_the_gpu_is_free_in_the_end(stack: LocalStack, steer: Path) -> None:
     (steer / "wait").touch()
     run = stack.start("rollout", config=str(stack.config), run="served-anew", iteration=0)
-    wait_until(lambda: slots(stack) == 1, "the stage at work")
+    wait_until(lambda: slots(stack) == 1, 120, "the stage at work")
     (server,) = (p for p in marked_processes(stack.data) if "server" in p.cmdline()[:5])
     server.kill()
-    wait_until(lambda: slots(stack) is None, "the server's end")
-    wait_until(lambda: slots(stack) == 1, "the server's next answer")
+    wait_until(lambda: slots(stack) is None, 30, "the server's end")
+    wait_until(lambda: slots(stack) == 1, 120, "the server's next answer")
     (steer / "wait").unlink()
     assert stack.finish(run)["state_type"] == "COMPLETED"
-    wait_until(lambda: slots(stack) == 0, "the end of the lease")
+    wait_until(lambda: slots(stack) == 0, 30, "the end of the lease")

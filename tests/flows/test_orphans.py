@@ -12,14 +12,13 @@ from schemas.load import PROJECT_ROOT
 from tests.support.processes import all_end
 
 SUPERVISOR = """
-import os, subprocess, sys
+import os, subprocess, sys, time
 from pathlib import Path
 import flows.stack.supervisor
 from flows.stack.processes import become_subreaper
 from tasks.ports import free_port
 from tasks.engines.vllm import leases
 from tasks.engines.vllm import server_records, servers
-from tests.support.waiting import PATIENCE, wait_until
 
 root, helper, way = Path(sys.argv[1]), *sys.argv[2:]
 flows.stack.supervisor.ORPHAN_GRACE_SECONDS = 0.5
@@ -31,14 +30,14 @@ sleep = "[sys.executable, '-c', 'import time; time.sleep(600)'], stdout=subproce
 orphan = f"import subprocess, sys; print(subprocess.Popen({sleep}).pid)"
 lost = int(subprocess.run([sys.executable, "-c", orphan], stdout=subprocess.PIPE).stdout)
 command = [sys.executable, helper, str(port), str(folder / "pids")]
-servers.launch(folder, port, PATIENCE, command, {**os.environ, "NLAC_STACK": str(root)}, sleeps=False)
-
-def settled():
+servers.launch(folder, port, 60, command, {**os.environ, "NLAC_STACK": str(root)}, sleeps=False)
+deadline = time.monotonic() + 60
+server = server_records.read_server(folder)
+while (Path(f"/proc/{lost}").exists() or server.state != "ready") and time.monotonic() < deadline:
     supervisor.reap_orphans()
-    return not Path(f"/proc/{lost}").exists() and server_records.read_server(folder).state == "ready"
-
-wait_until(settled, "the orphan's end and the server's first answer")
-print(server_records.read_server(folder).supervisor, flush=True)
+    time.sleep(0.1)
+    server = server_records.read_server(folder)
+print(server.supervisor if server else 0, Path(f"/proc/{lost}").exists(), flush=True)
 if way == "killed":
     os.kill(os.getpid(), 9)
 supervisor.stop()
@@ -54,6 +53,10 @@ def test_orphans_end_and_a_server_supervisor_ends_with_the_stack(tmp_path: Path,
         env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT)},
     )  # fmt: skip
     assert done.stdout, done.stderr
-    served = tmp_path / ".cache" / "servers" / "one" / "pids"
-    pids = [int(done.stdout), *map(int, served.read_text().split())]
-    assert all_end([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)])
+    server_supervisor, orphan_lives = done.stdout.split()
+    assert server_supervisor != "0" and orphan_lives == "False"
+    pids = [
+        int(server_supervisor),
+        *map(int, (tmp_path / ".cache" / "servers" / "one" / "pids").read_text().split()),
+    ]
+    assert all_end([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 15)

@@ -16,7 +16,7 @@ from storage.store import Store
 from tasks.pipeline.iterations import run_stages
 from tasks.pipeline.registry import STAGES, stages_of
 from tests.support.stack import LocalStack
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 POOL = "nlac-inference"
 
@@ -34,11 +34,11 @@ def second_worker(stack: LocalStack) -> Iterator[None]:
         [*command, "--limit", "1"], cwd=PROJECT_ROOT, env=environment, stdout=subprocess.DEVNULL
     )
     try:
-        wait_until(lambda: "second" in online(stack), "a second worker")
+        wait_until(lambda: "second" in online(stack), 120, "a second worker")
         yield
     finally:
         worker.terminate()
-        worker.wait(PATIENCE)
+        worker.wait(60)
 
 
 def online(stack: LocalStack) -> set[str]:

@@ -69,6 +69,7 @@ def test_a_stage_killed_at_nine_tenths_asks_again_at_most_what_was_in_flight(
     enough = 0.9 * len(whole)
     wait_until(
         lambda: asked(notes).total() >= enough,
+        120,
         "nine tenths of the requests",
         every=0.002,
         process=process,

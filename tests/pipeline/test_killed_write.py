@@ -40,7 +40,7 @@ def test_a_stage_killed_mid_write_leaves_nothing_and_the_next_run_goes_on(
         [sys.executable, "-c", STAGE, str(store.root), str(file)], env={**os.environ, "PYTHONPATH": "."}
     )
     half_written = "trial/.staging/*/*.parquet"
-    wait_until(lambda: list(store.root.glob(half_written)), "a table", every=0, process=process)
+    wait_until(lambda: list(store.root.glob(half_written)), 120, "a table", every=0, process=process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert list(store.root.glob(half_written))  # it was in the middle of it

@@ -19,7 +19,6 @@ from tasks.pipeline.iterations import run_stages
 from tasks.runtime.stage import StageInterrupted
 from tests.support.iterations import Finished, Iterate
 from tests.support.s3_server import Fault, Host, S3Server
-from tests.support.waiting import PATIENCE
 
 
 def digests(store: Store) -> dict[str, str]:
@@ -107,7 +106,7 @@ def test_two_hosts_that_run_one_iteration_waste_work_and_break_nothing(
         )
         for name in ("first", "second")
     ]  # fmt: skip
-    refused = [int(one.communicate(timeout=PATIENCE)[0]) for one in both]
+    refused = [int(one.communicate(timeout=240)[0]) for one in both]
     assert [one.returncode for one in both] == [0, 0]
     finished(whole, config)
     reader = host("reader")

@@ -16,7 +16,7 @@ from tasks.engines.vllm.servers import serving
 from tasks.pipeline.iterations import run_iteration, run_stages
 from tasks.runtime.stage import StageFailed
 from tests.support.processor import computes_long
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.vllm
 
@@ -35,7 +35,9 @@ def config(fast_dtype: Dtype) -> Config:
 
 
 def until_no_server_runs(store: Store) -> None:
-    wait_until(lambda: not list(servers(store.cache_dir)), "the server's end, which nobody wants any more")
+    wait_until(
+        lambda: not list(servers(store.cache_dir)), 20, "the server's end, which nobody wants any more"
+    )
 
 
 @pytest.mark.long
@@ -61,7 +63,7 @@ def test_one_start_serves_stages_before_and_after_training_through_which_it_slee
         ((_, server),) = servers(store.cache_dir)
         known = {"Authorization": f"Bearer {server.key}"}
         request = urllib.request.Request(f"{server.root_url}/is_sleeping", headers=known)
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return bool(json.load(answer)["is_sleeping"])
 
     with serving(nlac.engines.values(), nlac.model, store.cache_dir):
@@ -76,7 +78,7 @@ def test_one_start_serves_stages_before_and_after_training_through_which_it_slee
 def kill_the_server_once_something_is_answered(store: Store) -> None:
     journals = "trial/.requests/*.journal"
     wait_until(
-        lambda: any(path.stat().st_size for path in store.root.glob(journals)), "an answer", every=0.05
+        lambda: any(path.stat().st_size for path in store.root.glob(journals)), 600, "an answer", every=0.05
     )
     ((_, server),) = servers(store.cache_dir)
     children = psutil.Process(server.supervisor).children()

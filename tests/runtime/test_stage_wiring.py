@@ -15,7 +15,6 @@ from tasks.pipeline import workplace as running
 from tasks.pipeline.iterations import run_stages
 from tasks.pipeline.registry import STAGES
 from tests.support.iterations import Iterate
-from tests.support.waiting import PATIENCE
 
 
 def test_no_episode_waits_for_another(
@@ -32,7 +31,7 @@ def test_no_episode_waits_for_another(
         if self not in begun:
             begun.append(self)
         if self is begun[0]:
-            await asyncio.wait_for(others_are_over.wait(), PATIENCE)
+            await asyncio.wait_for(others_are_over.wait(), 30)
         outcome = await step(self, action)
         turns[begun.index(self)] += 1
         if outcome.done or turns[begun.index(self)] == config.rollout.max_steps:

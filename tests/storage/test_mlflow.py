@@ -20,7 +20,6 @@ from storage.mlflow.bridge import Bridge
 from storage.store import Committed, Store
 from tests.support.committed import commit_rows
 from tests.support.rows import episode, evaluation, training_steps, transitions
-from tests.support.waiting import PATIENCE
 
 CONFIG = Config(run="trial")
 
@@ -332,7 +331,7 @@ def test_two_processes_that_start_at_once_share_one_store_and_one_iteration_run(
         subprocess.Popen([sys.executable, "-c", code, str(bridge.root), stage], env=environment)
         for stage in ("rollout", "critique")
     ]
-    assert [process.wait(PATIENCE) for process in started] == [0, 0]
+    assert [process.wait(120) for process in started] == [0, 0]
     client = MlflowClient(tracking_uri=bridge.uri)
     assert len(runs(client, kind="training")) == len(runs(client, kind="iteration")) == 1
     assert len(runs(client, kind="stage")) == 2

@@ -25,7 +25,6 @@ from tests.storage.test_store import KEY, rows
 from tests.support.committed import commit_rows
 from tests.support.rows import episode
 from tests.support.s3_server import URL, Fault, Host, Kind, S3Server, Stored
-from tests.support.waiting import PATIENCE
 
 FINGERPRINT = fingerprint_of(
     FingerprintInputs(
@@ -348,7 +347,7 @@ def test_sigkill_before_and_after_any_request_leaves_nothing_or_all(
         assert verify(store) == [] and survey(store).unreferenced == []
         assert store.committed("trial", "critic-sft", 0) is not None
     writers.stdin.close()
-    assert writers.wait(PATIENCE) == 0
+    assert writers.wait(30) == 0
     assert whole > 14 and visible == sorted(visible) and visible[:2] == [False, False] and visible[-1]
 
 

@@ -200,7 +200,9 @@ def test_a_sweep_removes_what_ended_processes_left_and_nothing_else(tmp_path: Pa
     gone.wait()
     with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as unreaped:
         assert unreaped.stdout is not None and unreaped.stdout.read() == b""
-        wait_until(lambda: psutil.Process(unreaped.pid).status() == psutil.STATUS_ZOMBIE, "its end", every=0)
+        wait_until(
+            lambda: psutil.Process(unreaped.pid).status() == psutil.STATUS_ZOMBIE, 30, "its end", every=0
+        )
         here = gethostname()
         stay = {f"{os.getpid()}-abc-{here}", f"{os.getppid()}-abc-{here}", f"{gone.pid}-abc-not.{here}"}
         staging = tmp_path / "trial" / ".staging"
@@ -234,7 +236,7 @@ def test_a_killed_writer_was_really_writing(tmp_path: Path) -> None:
     )
     assert writer.stdout is not None and writer.stdout.readline() == b"begun\n"
     half_written = "trial/.staging/*/*.parquet"
-    wait_until(lambda: list(tmp_path.glob(half_written)), "a table", every=0, process=writer)
+    wait_until(lambda: list(tmp_path.glob(half_written)), 30, "a table", every=0, process=writer)
     writer.send_signal(signal.SIGKILL)
     writer.wait()
     assert list(tmp_path.glob("trial/.staging/*"))  # half-written, and not visible

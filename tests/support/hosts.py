@@ -104,7 +104,7 @@ class Host:
     def kill(self) -> None:
         """End all its processes at once, as a power cut would."""
         self.init.kill()
-        wait_until(lambda: not self.init.is_running(), f"the end of {self.name}")
+        wait_until(lambda: not self.init.is_running(), 30, f"the end of {self.name}")
 
 
 def done(command: "subprocess.Popen[str]") -> str:
@@ -136,10 +136,10 @@ def hosts(names: Sequence[str], base: Path, variables: Mapping[str, str]) -> Ite
             command = ["ip", "netns", "exec", network, *unshare, *init]
             started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
             found = psutil.Process(started[-1].pid)
-            wait_until(lambda found=found: found.children(), f"the first process of {name}")
+            wait_until(lambda found=found: found.children(), 30, f"the first process of {name}")
             (first,) = found.children()
             ready = Path(f"/proc/{first.pid}/root{private}/ready")
-            wait_until(ready.exists, f"the start of {name}")
+            wait_until(ready.exists, 30, f"the start of {name}")
             made.append(Host(name, network, first, private, variables))
         yield made
     finally:

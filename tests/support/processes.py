@@ -7,10 +7,10 @@ import psutil
 from tests.support.waiting import wait_until
 
 
-def all_end(processes: Iterable[psutil.Process]) -> bool:
+def all_end(processes: Iterable[psutil.Process], seconds: float) -> bool:
     """Wait for the end of processes, ours or not; one that only its parent has not taken note of has ended."""
     watched = list(processes)
-    wait_until(lambda: not any(map(_runs, watched)), f"the end of {watched}")
+    wait_until(lambda: not any(map(_runs, watched)), seconds, f"the end of {watched}")
     return True
 
 

@@ -116,7 +116,7 @@ class LocalStack:
                     raise
             return bool(said)
 
-        wait_until(answered, f"an answer to {path}", every=1.0)
+        wait_until(answered, 60, f"an answer to {path}", every=1.0)
         return said[0]
 
     def start(self, deployment: str, **parameters: object) -> str:
@@ -129,23 +129,23 @@ class LocalStack:
         """A flow run."""
         return dict(self.api(f"/flow_runs/{flow_run}"))
 
-    def finish(self, flow_run: str) -> dict[str, Any]:
+    def finish(self, flow_run: str, seconds: float = 300) -> dict[str, Any]:
         """Wait for a flow run's end. Each look takes the server some hundredths of a second."""
         ended = f"the end of {flow_run}"
-        wait_until(lambda: self.run(flow_run)["state_type"] in FINAL, ended, every=1.0)
+        wait_until(lambda: self.run(flow_run)["state_type"] in FINAL, seconds, ended, every=1.0)
         return self.run(flow_run)
 
-    def retry(self, flow_run: str) -> dict[str, Any]:
+    def retry(self, flow_run: str, seconds: float = 180) -> dict[str, Any]:
         """Retry a flow run as a user would, and wait for the second attempt's end.
 
         The first attempt's process must be gone: Prefect calls the run crashed when a process ends with an error, also
         where a retry was scheduled between the run's failure and its process's end.
         """
         process = int(self.run(flow_run)["infrastructure_pid"].split(":")[-1])
-        wait_until(lambda: not psutil.pid_exists(process), f"the end of process {process}")
+        wait_until(lambda: not psutil.pid_exists(process), 60, f"the end of process {process}")
         self.prefect("flow-run", "retry", flow_run)
         second = f"the second attempt of {flow_run}"
-        wait_until(lambda: self.run(flow_run)["run_count"] == 2, second, every=1.0)
+        wait_until(lambda: self.run(flow_run)["run_count"] == 2, seconds, second, every=1.0)
         return self.finish(flow_run)
 
     def children(self, flow_run: str) -> list[dict[str, Any]]:
@@ -165,7 +165,7 @@ class LocalStack:
         def final() -> bool:
             return sum(r["state_type"] in FINAL for r in recorded()) >= count
 
-        wait_until(final, f"{count} tasks of {flow_run}")
+        wait_until(final, 60, f"{count} tasks of {flow_run}")
         return [(r["name"], r["state"]["name"]) for r in recorded()]
 
     def _tasks(self, flow_run: str) -> list[dict[str, Any]]:

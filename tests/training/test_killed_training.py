@@ -17,7 +17,7 @@ from storage.store import Store
 from tasks.pipeline.decision import decide
 from tasks.pipeline.runner import StageResult
 from tasks.training import trainer
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 ITERATION = """
 import asyncio, sys
@@ -45,12 +45,12 @@ def test_a_killed_stage_of_two_processes_goes_on_in_one(
         [sys.executable, "-c", ITERATION, str(store.root), str(file)], env={**os.environ, "PYTHONPATH": "."}
     )
     checkpoints = "trial/.checkpoints/critic-sft-*.pt"
-    wait_until(lambda: list(store.root.glob(checkpoints)), "a checkpoint", every=0.02, process=process)
+    wait_until(lambda: list(store.root.glob(checkpoints)), 240, "a checkpoint", every=0.02, process=process)
     started = psutil.Process(process.pid).children(recursive=True)
     assert sum("tasks.training.worker" in " ".join(p.cmdline()) for p in started) >= 2
     process.send_signal(signal.SIGKILL)
     process.wait()
-    _, alive = psutil.wait_procs(started, timeout=PATIENCE)
+    _, alive = psutil.wait_procs(started, timeout=20)
     assert not alive
     assert store.committed("trial", "critic-sft", 0) is None
 

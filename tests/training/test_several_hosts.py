@@ -111,7 +111,7 @@ def test_two_hosts_train_as_two_processes_of_one_do_and_who_is_missing_or_lost_i
         long = SECTION.model_copy(update={"epochs": 400})
         job = tiny_job(model_section, tmp_path / "lost", long, trainer=TOGETHER, checkpoint=tmp_path / "a.pt")
         training = two.begins(job)
-        wait_until(lambda: (tmp_path / "a.pt").exists(), "a step over both hosts")
+        wait_until(lambda: (tmp_path / "a.pt").exists(), 600, "a step over both hosts")
         two.other.kill()
         made, why = two.result(training)
         assert made is None and why.startswith("a training over 2 hosts ended"), why
