@@ -138,6 +138,7 @@ def origin(result: Result) -> dict[str, float | str | None]:
         "threads": f"{told['threads']} of {told['cores']}",
         "weights": told["dtype"],
         "processor": told.get("gpu") or " ".join([told["processor"], *told["flags"]]),
+        "fresh optimizer": " ".join(map(str, result.fresh_optimizer)),
     }
 
 

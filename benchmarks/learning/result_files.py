@@ -49,6 +49,7 @@ class Record(Generic[F]):
         machine: processor, its cores and its flags, threads used, type of the weights, the GPU if one was used.
         commit: of the program, when the run was begun or last gone on with.
         date: of the last iteration.
+        fresh_optimizer: iterations whose training diverged, so that it was repeated with a fresh optimizer.
         figures: by iteration.
     """
 
@@ -57,6 +58,7 @@ class Record(Generic[F]):
     machine: dict[str, Any] = field(default_factory=dict)
     commit: str = ""
     date: str = ""
+    fresh_optimizer: list[int] = field(default_factory=list)
     figures: list[F] = field(default_factory=list)
 
     @property

@@ -21,6 +21,8 @@ from benchmarks.learning.result_files import (
 from schemas.config import Config
 from storage.store import Store
 from tasks.pipeline.iterations import frozen_config, run_iteration
+from tasks.runtime.stage import StageFailed
+from tasks.training.records import TrainingDiverged
 
 
 async def go_on(
@@ -37,6 +39,8 @@ async def go_on(
 ) -> R:
     """Iterate and measure until so many environment steps are used.
 
+    An iteration whose training diverges is repeated once with a fresh optimizer, which the result tells.
+
     Args:
         store: the artifact store.
         config: of the run.
@@ -49,15 +53,20 @@ async def go_on(
         beside: an iteration is measured while the next one runs.
 
     Raises:
+        StageFailed: a stage failed; `__cause__` is TrainingDiverged where the fresh optimizer did not help.
         SystemExit: the store holds the run with another configuration.
     """
     begun = replace(begun, commit=commit())  # at the start: a checkout may move on meanwhile
     figures = measured_before(store, config, begun, results)
 
+    def so_far(iteration: int) -> R:
+        repeated = [n for n in range(iteration + 1) if is_repeated(store, config, n)]
+        return measured_here(begun, config, figures, fresh_optimizer=repeated, **more(iteration))
+
     async def note(iteration: int, seconds: float) -> None:
         began = time.monotonic()
         figures.append(await measure(iteration))
-        write_result(results, measured_here(begun, config, figures, **more(iteration)))
+        write_result(results, so_far(iteration))
         told = " ".join(f"{k} {v:.3f}" for k, v in asdict(figures[-1]).items() if isinstance(v, float))
         print(
             f"{begun.name} {iteration}: {figures[-1].environment_steps} steps, {told} "
@@ -74,7 +83,7 @@ async def go_on(
     while not enough(iteration):
         began = time.monotonic()
         try:
-            await run_iteration(store, config, iteration)
+            await iterate(store, config, iteration)
             seconds = time.monotonic() - began
         finally:
             await noting  # the iteration before is in the result even where this one fails
@@ -83,7 +92,29 @@ async def go_on(
             await noting
         iteration += 1
     await noting
-    return measured_here(begun, config, figures, **more(len(figures) - 1))
+    return so_far(len(figures) - 1)
+
+
+async def iterate(store: Store, config: Config, iteration: int) -> None:
+    """Run an iteration, or go on with it. Where its training diverges, repeat that once with a fresh optimizer, as the
+    error advises; the first iteration has one anyway."""
+    reset = {"optimizer": "reset"}
+    afresh = config.model_copy(
+        update={name: getattr(config, name).model_copy(update=reset) for name in ("critic", "policy")}
+    )
+    repeated = is_repeated(store, config, iteration)
+    try:
+        await run_iteration(store, afresh if repeated else config, iteration)
+    except StageFailed as failed:
+        if repeated or iteration == 0 or not isinstance(failed.__cause__, TrainingDiverged):
+            raise
+        await run_iteration(store, afresh, iteration)
+
+
+def is_repeated(store: Store, config: Config, iteration: int) -> bool:
+    """Whether an iteration has the fresh optimizer of a repetition."""
+    begun = frozen_config(store, config.run, iteration)
+    return begun is not None and begun.policy.optimizer != config.policy.optimizer
 
 
 def measured_before(store: Store, config: Config, result: R, results: Path) -> list[Any]:

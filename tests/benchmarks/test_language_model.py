@@ -38,7 +38,10 @@ from storage.store import Store
 from tasks.algorithms import algorithm_of
 from tasks.environments import make_environment
 from tasks.pipeline.ceiling import ceiling_config
+from tasks.pipeline.iterations import frozen_config
 from tasks.runtime.stage import StageFailed
+from tasks.training import trainer
+from tasks.training.records import TrainingDiverged, TrainingError
 from tests.support.processor import computes_long
 
 SMALL_SEED = 2  # its six held-out lines have 60 pairs of actions
@@ -129,6 +132,43 @@ def test_a_result_without_its_data_is_begun_anew(tmp_path: Path, tiny_checkpoint
     ]
     assert played[0].figures[0].sampled_success == played[1].figures[0].sampled_success
     assert played[0].figures[0].rank is None, "rejection fine-tuning has no critic"
+
+
+@pytest.mark.slow
+def test_an_iteration_that_diverges_is_repeated_once_with_a_fresh_optimizer(
+    tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"first_episodes": 24, "uniform_until": 1}  # some of them succeed
+    given = {**small(tiny_checkpoint), "improvement": {"from_iteration": 0}, "rollout": more}
+    trained = []
+
+    def go(iterations: int, *failures: type[Exception]) -> Result:
+        errors = iter(failures)
+
+        def checks(*_: Any) -> None:
+            trained.append(iterations)
+            for error in errors:
+                raise error("so it is")
+
+        monkeypatch.setattr(trainer, "refuse_divergence", checks)
+        changed = run(
+            "rft", 1, 9, steps=10**6, data=tmp_path, results=tmp_path, changes=given, iterations=iterations
+        )
+        return asyncio.run(changed)
+
+    with pytest.raises(StageFailed, match="so it is"):
+        go(1, TrainingDiverged)  # a fresh optimizer is what it had
+    assert len(trained) == 1 and go(1).fresh_optimizer == []
+    for failures in ((TrainingError,), (TrainingDiverged, TrainingError), (TrainingDiverged,)):
+        trained.clear()
+        with pytest.raises(StageFailed, match="so it is"):
+            go(2, *failures)
+        assert len(trained) == len(failures), "one repetition, also over several runs"
+    assert go(2).fresh_optimizer == [1] and go(3).fresh_optimizer == [1]
+    frozen = [frozen_config(Store(tmp_path), "rft-9-1", number) for number in range(3)]
+    assert [one.policy.optimizer for one in frozen if one] == ["carry", "reset", "carry"]
+    told = read_result(tmp_path / "rft-9-1.json", Result)
+    assert told.fresh_optimizer == [1] and origin(told)["fresh optimizer"] == "1"
 
 
 @pytest.mark.slow
