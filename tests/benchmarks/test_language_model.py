@@ -60,6 +60,12 @@ def small(checkpoint: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def small_imitation(checkpoint: Path) -> dict[str, Any]:
+    """The same for rejection fine-tuning from the first iteration on."""
+    more = {"first_episodes": 24, "uniform_until": 1}  # some of them succeed
+    return {**small(checkpoint), "improvement": {"from_iteration": 0}, "rollout": more}
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path, tiny_checkpoint: Path) -> None:
     data, results = tmp_path / "data", tmp_path / "results"
@@ -122,8 +128,7 @@ def test_an_iteration_is_measured_while_the_next_one_runs_and_noted_where_that_f
 
 @pytest.mark.slow
 def test_a_result_without_its_data_is_begun_anew(tmp_path: Path, tiny_checkpoint: Path) -> None:
-    more = {"first_episodes": 24, "uniform_until": 1}  # some of them succeed
-    given = {**small(tiny_checkpoint), "improvement": {"from_iteration": 0}, "rollout": more}
+    given = small_imitation(tiny_checkpoint)
     played = [
         asyncio.run(
             run("rft", 1, 9, steps=1, data=tmp_path / name, results=tmp_path, changes=given, iterations=1)
@@ -138,8 +143,7 @@ def test_a_result_without_its_data_is_begun_anew(tmp_path: Path, tiny_checkpoint
 def test_an_iteration_that_diverges_is_repeated_once_with_a_fresh_optimizer(
     tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = {"first_episodes": 24, "uniform_until": 1}  # some of them succeed
-    given = {**small(tiny_checkpoint), "improvement": {"from_iteration": 0}, "rollout": more}
+    given = small_imitation(tiny_checkpoint)
     trained = []
 
     def go(iterations: int, *failures: type[Exception]) -> Result:
