@@ -44,7 +44,7 @@ AT_ONCE = {"from_iteration": 0}  # no critic to train alone
 ALONE = {**AT_ONCE, "futures": 1, "rounds": 1}  # nothing is foreseen
 VARIANTS: dict[str, dict[str, Any]] = {
     "nlac": {},
-    "rft": {"algorithm": "rft", "improvement": AT_ONCE, "policy": {"epochs": 4}},
+    "rft": {"algorithm": "rft", "improvement": AT_ONCE, "policy": {"epochs": 8}},
     "grpo": {
         "algorithm": "grpo", "improvement": AT_ONCE, "policy": {"batch_rows": 32},
         "rollout": {"episodes": 12, "first_episodes": 24, "repeats": 8, "exploration": 0.0},

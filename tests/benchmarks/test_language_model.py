@@ -346,6 +346,15 @@ def test_a_committed_result_is_of_the_configuration_that_ships(tmp_path: Path, f
     assert result.configuration == configuration_digest(config)
 
 
+def test_rft_has_the_setting_that_seed_7_puts_first() -> None:
+    grid = RESULTS.with_name("language_model_grid").glob("*/rft-9-7.json")
+    runs = [read_result(file, Result) for file in grid]
+    finished = [run for run in runs if run.figures[-1].environment_steps >= STEPS[9]]
+    assert len(finished) >= 2
+    best = max(finished, key=lambda run: at_bar({("rft", 7): run}, "rft", 7, "sampled_success", STEPS[9]))
+    assert best.configuration == configuration_digest(configure("rft", 9, 7))
+
+
 def test_results_alone_do_not_make_a_commit_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = tmp_path / "docs" / "results" / "one.json", tmp_path / "program.py"
     for file in files:
