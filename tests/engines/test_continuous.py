@@ -177,6 +177,50 @@ def test_only_the_new_part_of_a_prompt_is_prefilled(engine: TransformersEngine) 
     assert new < 30 < 80 < read[0]
 
 
+def test_samples_of_a_prompt_are_computed_once_until_they_differ(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are what each would be alone, and a text that several have written so far takes one row of a step."""
+    section = EngineSection(max_batch=6)
+    engine = TransformersEngine(section, ModelSection(name=str(tiny_model), dtype="float32", device="cpu"))
+    decode, rows = KVCache.decode, list[int]()
+
+    def counted(
+        cache: KVCache, model: PreTrainedModel, starts: Sequence[int], last: torch.Tensor
+    ) -> torch.Tensor:
+        rows.append(len(starts))
+        return decode(cache, model, starts, last)
+
+    monkeypatch.setattr(KVCache, "decode", counted)
+
+    def sampled(turn: str, seed: int, tokens: int) -> Request:
+        return replace(greedy(turn), sampling=Sampling(temperature=0.2, max_tokens=tokens, seed=seed))
+
+    asked = [sampled("Guess.", seed, 6 + seed % 3) for seed in range(5)]
+    asked += [sampled("Think.", 0, 4)]
+
+    async def checks() -> None:
+        together = await asyncio.gather(*map(engine.generate, asked))
+        begun = [
+            {
+                (str(one.messages), done.token_ids[:step])
+                for one, done in zip(asked, together, strict=True)
+                if step < len(done.token_ids) + (done.finish_reason == "stop")
+            }
+            for step in range(9)
+        ]
+        assert rows == [len(texts) for texts in begun if texts]
+        assert sum(rows) < sum(len(done.token_ids) for done in together), "no two samples began alike"
+        assert max(rows) > 2, "no two samples differ"
+        alone = [await engine.generate(one) for one in asked]
+        for one, other in zip(together, alone, strict=True):
+            assert one.token_ids == other.token_ids and one.finish_reason == other.finish_reason
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        await engine.close()
+
+    asyncio.run(checks())
+
+
 def test_another_adapter_shares_nothing(
     engine: TransformersEngine, tiny_adapters: list[Adapter], tiny_model: Path
 ) -> None:

@@ -1,12 +1,16 @@
 """Continuous batching: a waiting request takes the slot of a finished row at once.
 
 Each step decodes one token of every row. Between steps, the prompts of new requests are prefilled into free slots of
-the KV cache. The prefix that a prompt shares with an earlier row (an episode's previous turns, the instructions, the
-same prompt of another sample) is copied from the prefix cache instead.
+the KV cache. The prefix that a prompt shares with an earlier row (an episode's previous turns, the instructions) is
+copied from the prefix cache instead.
+
+Samples of one prompt are one text until they differ. A text has one slot, and a step computes it once. Each sample
+draws its token with its own random stream. Those that draw another token than the first get a copy of the slot.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -38,20 +42,17 @@ class GenerationRequest:
 
 @dataclass(eq=False)
 class Written:
-    """A row in its slot of the KV cache."""
+    """A text in its slot of the KV cache, and the samples that are this text so far: at least one, and none is done
+    when a step begins."""
 
-    job: Job
+    jobs: list[Job]
     entry: Entry
 
     @property
-    def row(self) -> Row:
-        row: Row = self.job.payload.row
-        return row
-
-    @property
-    def held(self) -> int:
-        """Tokens in the slot of an unfinished row: all but the last, which the next step reads."""
-        return len(self.row.prompt) + len(self.row.tokens) - 1
+    def tokens(self) -> list[int]:
+        """Of the prompt and the completion."""
+        row: Row = self.jobs[0].payload.row
+        return row.prompt + row.tokens
 
 
 class ContinuousBatch:
@@ -71,7 +72,7 @@ class ContinuousBatch:
         self._model, self._owner, self._prefix_cache, self._size = model, owner, prefix_cache, size
         self._cache = KVCache(model, size)
         self._reader = PromptReader(model, prefix_cache, self._cache, pad_id)
-        self._rows: list[Written] = []  # by slot
+        self._texts: list[Written] = []  # by slot
 
     def run(self, jobs: list[Job], more: Callable[[int], list[Job]], closing: Callable[[], bool]) -> None:
         """Decode until no row and no waiting request is left.
@@ -85,42 +86,67 @@ class ContinuousBatch:
             RequestError: the engine is closing.
         """
         try:
-            while jobs or self._rows:
+            while jobs or self._texts:
                 self._join(jobs)
                 self._write()
-                if self._rows and closing():
+                if self._texts and closing():
                     raise RequestError("the engine was closed while this request ran")
-                room = self._size - len(self._rows)
-                jobs = more(room) if room >= max(1, self._size // JOIN_SHARE) or not self._rows else []
+                room = self._size - sum(len(text.jobs) for text in self._texts)
+                jobs = more(room) if room >= max(1, self._size // JOIN_SHARE) or not self._texts else []
         finally:
-            for row in self._rows:
-                self._prefix_cache.drop(row.entry)
+            for text in self._texts:
+                self._prefix_cache.drop(text.entry)
 
     def _write(self) -> None:
-        """Decode one token of every row; finished rows leave."""
-        rows = [written.row for written in self._rows]
-        last = torch.tensor([[(row.tokens or row.prompt)[-1]] for row in rows])
-        starts = [written.held for written in self._rows]
-        logits = self._cache.decode(self._model, starts, last)
-        by_row = {written.row: written for written in self._rows}
-        advance(rows, logits.float(), lambda row: by_row[row].job.finish(row.completion()))
-        for slot in reversed(range(len(rows))):
-            if rows[slot].done:
-                self._leave(slot, starts[slot] + 1)
+        """Decode one token of every sample; texts part where it differs, and those whose samples are done leave."""
+        written = [text.tokens for text in self._texts]
+        last = torch.tensor([[tokens[-1]] for tokens in written])
+        logits = self._cache.decode(self._model, [len(tokens) - 1 for tokens in written], last).float()
+        jobs = {job.payload.row: job for text in self._texts for job in text.jobs}
+        slots = [slot for slot, text in enumerate(self._texts) for _ in text.jobs]
+        own = logits if len(slots) == len(written) else logits[slots]
+        advance(list(jobs), own, lambda row: jobs[row].finish(row.completion()))
+        for slot in reversed(range(len(written))):
+            self._part(slot, written[slot])
 
-    def _leave(self, slot: int, held: int) -> None:
-        """Free a row's slot. The last row moves into it, so that the rows fill the first slots."""
-        gone = self._rows[slot]
-        text = Text(self._owner, (gone.row.prompt + gone.row.tokens)[:held])
-        self._prefix_cache.finish(gone.entry, text, self._cache)
-        last = self._rows.pop()
+    def _part(self, slot: int, held: Sequence[int]) -> None:
+        """Give a slot to the samples that drew one token, and copies of it to the others.
+
+        Args:
+            slot: of a text.
+            held: the tokens in it.
+        """
+        text = self._texts[slot]
+        alike = defaultdict[int, list[Job]](list)
+        for job in text.jobs:
+            row: Row = job.payload.row
+            if not row.done:
+                alike[row.tokens[-1]].append(job)
+        if not alike:
+            self._leave(slot, held)
+            return
+        text.jobs, *others = alike.values()
+        for jobs in others:
+            free = len(self._texts)
+            self._cache.place(free, self._cache.held(slot, len(held)), len(held))
+            self._texts.append(Written(jobs, self._prefix_cache.add(text.entry.text, free)))
+
+    def _leave(self, slot: int, held: Sequence[int]) -> None:
+        """Free a slot. The last text moves into it, so that the texts fill the first slots."""
+        gone, last = self._texts[slot], self._texts.pop()
+        self._prefix_cache.finish(gone.entry, Text(self._owner, held), self._cache)
         if last is not gone:
-            end = len(self._rows)
-            self._cache.place(slot, self._cache.held(end, last.held), last.held)
+            tokens = len(last.tokens) - 1  # the next step reads the last one
+            self._cache.place(slot, self._cache.held(len(self._texts), tokens), tokens)
             last.entry.slot = slot
-            self._rows[slot] = last
+            self._texts[slot] = last
 
     def _join(self, jobs: Sequence[Job]) -> None:
-        """Prefill new requests into the free slots."""
-        for number, entry in self._reader.read([job.payload.text for job in jobs], len(self._rows)):
-            self._rows.append(Written(jobs[number], entry))
+        """Prefill the prompts of new requests into free slots."""
+        samples = defaultdict[tuple[int, ...], list[Job]](list)
+        for job in jobs:
+            samples[tuple(job.payload.text.tokens)].append(job)
+        alike = list(samples.values())
+        prompts = [jobs[0].payload.text for jobs in alike]
+        for number, entry in self._reader.read(prompts, len(self._texts)):
+            self._texts.append(Written(alike[number], entry))
