@@ -221,6 +221,37 @@ def test_samples_of_a_prompt_are_computed_once_until_they_differ(
     asyncio.run(checks())
 
 
+def test_a_cancelled_sample_leaves_its_text_to_the_others(
+    engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, drawn = sampler.draw, 0
+    under_way, cancelled = threading.Event(), threading.Event()
+
+    def waiting(rows: Sequence[sampler.Row], logits: torch.Tensor) -> tuple[list[int], list[float]]:
+        nonlocal drawn
+        drawn += len(rows)
+        if drawn > 10:
+            under_way.set()
+            assert cancelled.wait(60)
+        return draw(rows, logits)
+
+    async def checks() -> None:
+        engine._stop_ids = frozenset()
+        same = greedy("Guess.", tokens=40)
+        first, other = [asyncio.create_task(engine.generate(same)) for _ in range(2)]
+        assert await asyncio.to_thread(under_way.wait, 60)
+        first.cancel()
+        await asyncio.wait([first])
+        cancelled.set()
+        written = await other
+        assert first.cancelled() and drawn < 60, "both were written to their end"
+        assert written.token_ids == (await engine.generate(same)).token_ids and len(written.token_ids) == 40
+        await engine.close()
+
+    monkeypatch.setattr(sampler, "draw", waiting)
+    asyncio.run(checks())
+
+
 def test_another_adapter_shares_nothing(
     engine: TransformersEngine, tiny_adapters: list[Adapter], tiny_model: Path
 ) -> None:

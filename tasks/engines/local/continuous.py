@@ -143,10 +143,5 @@ class ContinuousBatch:
 
     def _join(self, jobs: Sequence[Job]) -> None:
         """Prefill the prompts of new requests into free slots."""
-        samples = defaultdict[tuple[int, ...], list[Job]](list)
-        for job in jobs:
-            samples[tuple(job.payload.text.tokens)].append(job)
-        alike = list(samples.values())
-        prompts = [jobs[0].payload.text for jobs in alike]
-        for number, entry in self._reader.read(prompts, len(self._texts)):
-            self._texts.append(Written(alike[number], entry))
+        for numbers, entry in self._reader.read([job.payload.text for job in jobs], len(self._texts)):
+            self._texts.append(Written([jobs[number] for number in numbers], entry))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,13 +20,11 @@ class Newcomer:
     """A prompt to read.
 
     Attributes:
-        number: among the prompts given.
         text: the prompt.
         entry: of the prefix cache, with the longest shared prefix.
         known: tokens in that prefix.
     """
 
-    number: int
     text: Text
     entry: Entry | None
     known: int
@@ -51,40 +50,42 @@ class PromptReader:
     ) -> None:
         self._model, self._prefix_cache, self._cache, self._pad_id = model, prefix_cache, cache, pad_id
 
-    def read(self, prompts: Sequence[Text], first: int) -> Iterator[tuple[int, Entry]]:
-        """Read all of each prompt but its last token, a few prompts at a time.
+    def read(self, prompts: Sequence[Text], first: int) -> Iterator[tuple[list[int], Entry]]:
+        """Read all of each prompt but its last token, a few prompts at a time. Equal prompts share a slot.
 
         Args:
             prompts: with at least one token each.
             first: the slot of the prompt that is read first; the others follow it.
 
         Yields:
-            number of a prompt, and its entry in the prefix cache, in the order of the slots.
+            numbers of equal prompts, and their entry in the prefix cache, in the order of the slots.
         """
-        waiting = list(range(len(prompts)))
+        alike = defaultdict[tuple[int, ...], list[int]](list)
+        for number, prompt in enumerate(prompts):
+            alike[tuple(prompt.tokens)].append(number)
+        waiting = [prompts[numbers[0]] for numbers in alike.values()]
         while waiting:
-            now, waiting = self._apart(prompts, waiting)
+            now, waiting = self._apart(waiting)
             now.sort(key=lambda newcomer: len(newcomer.unread))
             for chunk in chunks([len(newcomer.unread) for newcomer in now]):
                 together = [now[index] for index in chunk]
                 self._read(together, first)
                 for slot, newcomer in enumerate(together, first):
                     text = Text(newcomer.text.owner, newcomer.text.tokens[:-1])
-                    yield newcomer.number, self._prefix_cache.add(text, slot)
+                    yield alike[tuple(newcomer.text.tokens)], self._prefix_cache.add(text, slot)
                 first += len(together)
 
-    def _apart(self, prompts: Sequence[Text], waiting: Sequence[int]) -> tuple[list[Newcomer], list[int]]:
+    def _apart(self, waiting: Sequence[Text]) -> tuple[list[Newcomer], list[Text]]:
         """Split prompts into those to read now, and those that wait because they share a longer prefix with one of
         these than with the prefix cache."""
         now: list[Newcomer] = []
-        later: list[int] = []
+        later: list[Text] = []
         soon: set[int] = set()
-        for number in waiting:
-            text = prompts[number]
+        for text in waiting:
             if shared(text, soon) > shared(text, self._prefix_cache):
-                later.append(number)
+                later.append(text)
             else:
-                now.append(Newcomer(number, text, *self._prefix_cache.find(text)))
+                now.append(Newcomer(text, *self._prefix_cache.find(text)))
                 soon.update(text.blocks)
         return now, later
 

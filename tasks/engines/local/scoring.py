@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,13 +43,12 @@ def _score_together(
     jobs: Sequence[Job], model: PreTrainedModel, owner: str, prefix_cache: PrefixCache, pad_id: int
 ) -> None:
     cache, entries = KVCache(model, len(jobs)), list[Entry]()
-    by_prompt = {key: list(alike) for key, alike in groupby(jobs, key=lambda job: tuple(job.payload[0]))}
-    prompts = [Text(owner, prompt) for prompt in by_prompt]
+    prompts = [Text(owner, job.payload[0]) for job in jobs]
     try:
         rows: list[Job] = []  # by slot: the first completion of each prompt follows it in its slot
         further: list[tuple[int, Job]] = []  # slot of the prompt, completion
-        for number, entry in PromptReader(model, prefix_cache, cache, pad_id).read(prompts, 0):
-            one, *others = by_prompt[tuple(prompts[number].tokens)]
+        for numbers, entry in PromptReader(model, prefix_cache, cache, pad_id).read(prompts, 0):
+            one, *others = (jobs[number] for number in numbers)
             further += [(len(entries), job) for job in others]
             entries.append(entry)
             rows.append(one)
