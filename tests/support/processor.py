@@ -5,5 +5,5 @@ import torch
 
 computes_long = pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() == "AVX2",
-    reason="computes for four to thirty minutes on a processor with AVX2 alone",
+    reason="computes for three to thirty minutes on a processor with AVX2 alone",
 )
